@@ -1,0 +1,5 @@
+"""Triton kernels: one launcher under each kernel. Importing any of them first decides where kernels run (backend)."""
+
+from flashlab.kernels import backend
+
+backend.prepare()
