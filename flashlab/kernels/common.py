@@ -44,6 +44,24 @@ def sequence_base(p_tensor, batch, head, start, stride_batch, stride_token, stri
 
 
 @triton.jit
+def first_token(start, batch, seqlen, VARLEN: tl.constexpr):
+    """A sequence's first token in a contiguous tensor, padded sequences counted whole."""
+    if VARLEN:
+        return start
+    else:
+        return batch.to(tl.int64) * seqlen
+
+
+@triton.jit
+def stats_row(start, batch, head, heads, stride_head, VARLEN: tl.constexpr):
+    """Where a sequence's row of LSE (or delta) begins: (batch, heads, seqlen_q) padded, (heads, total_q) packed."""
+    if VARLEN:
+        return head.to(tl.int64) * stride_head + start
+    else:
+        return (batch.to(tl.int64) * heads + head) * stride_head
+
+
+@triton.jit
 def token_offsets(tokens, stride_token, p_block_table, stride_page, seqlen, PAGE_SIZE: tl.constexpr):
     """Element offsets of tokens from their sequence's base; with PAGE_SIZE > 0, through the sequence's row of the table.
 
@@ -181,10 +199,22 @@ def softcap_slope(s, softmax_scale, softcap):
 # Online softmax.
 
 
+@triton.constexpr_function
+def accumulator(dtype):
+    """What sums of ``dtype`` are held in: float32, or float64 for float64."""
+    return tl.float64 if dtype == tl.float64 else tl.float32
+
+
 @triton.jit
 def dot(a, b):
     """a @ b in float32 (float64 for float64 inputs). Float32 inputs are multiplied as IEEE floats, never as TF32."""
-    return tl.dot(a, b, input_precision="ieee")
+    return tl.dot(a, b, input_precision="ieee", out_dtype=accumulator(a.dtype))
+
+
+@triton.jit
+def dot_add(a, b, acc):
+    """acc + a @ b, with ``a`` rounded to b's dtype, which is what the tensor cores multiply."""
+    return tl.dot(a.to(b.dtype), b, acc, input_precision="ieee", out_dtype=acc.dtype)
 
 
 @triton.jit
@@ -194,23 +224,28 @@ def softmax_start(BLOCK_M: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def softmax_step(s, m, l, unit, MASKED: tl.constexpr):
-    """One step over a tile of scores (M, N): (p, m, l, alpha), where alpha rescales what was accumulated before.
+def softmax_step(s, m, l, unit, MASKED: tl.constexpr, AXIS: tl.constexpr = 1):
+    """One step over a tile of scores: (p, m, l, alpha), where alpha rescales what was accumulated before.
+
+    The keys lie along AXIS of s: (M, N), or transposed (N, M) with AXIS 0.
 
     Masked scores are -inf. A row that has seen no key yet has m = -inf, and -inf - -inf is NaN: such a row is anchored at
     0, which makes its p and alpha 0. An unmasked tile cannot leave a row like that, so it skips the check.
     """
-    m_new = tl.maximum(m, tl.max(s, 1) * unit)
+    m_new = tl.maximum(m, tl.max(s, AXIS) * unit)
     anchor = m_new
     if MASKED:
         anchor = tl.where(m_new == NEG_INF, 0.0, m_new)
-    p = tl.exp2(s * unit - anchor[:, None])
+    p = tl.exp2(s * unit - tl.expand_dims(anchor, AXIS))
     alpha = tl.exp2(m - anchor)
-    return p, m_new, l * alpha + tl.sum(p, 1), alpha
+    return p, m_new, l * alpha + tl.sum(p, AXIS), alpha
 
 
 @triton.jit
-def softmax_finish(acc, m, l):
-    """(o, natural LSE) of a tile; a row that saw no key has l = 0 and gives o = 0, LSE = -inf."""
+def softmax_finish(acc, m, l, AXIS: tl.constexpr = 1):
+    """(o, natural LSE) of a tile; a row that saw no key has l = 0 and gives o = 0, LSE = -inf.
+
+    acc is (M, D), or transposed (D, M) with AXIS 0.
+    """
     l = tl.where(l == 0.0, 1.0, l)
-    return acc / l[:, None], (m + tl.log2(l)) * LN2
+    return acc / tl.expand_dims(l, AXIS), (m + tl.log2(l)) * LN2
