@@ -3,6 +3,7 @@
 Triton reads TRITON_INTERPRET when it is first imported, so the choice is made here, before that, once a process.
 """
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -20,7 +21,7 @@ TOO_LATE = (
 
 
 def prepare() -> None:
-    """Turn the interpreter on where there is no GPU.
+    """Turn the interpreter on where there is no GPU, unless TRITON_INTERPRET is set already (0 compiles without a GPU).
 
     Raises:
         ImportError: Triton is not installed.
@@ -28,7 +29,7 @@ def prepare() -> None:
     """
     if importlib.util.find_spec("triton") is None:
         raise ImportError(MISSING)
-    if torch.cuda.is_available() or interpreting():
+    if torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ:
         return
     if "triton" in sys.modules:
         raise RuntimeError(TOO_LATE)
@@ -46,3 +47,10 @@ def widen(tensor: torch.Tensor) -> torch.Tensor:
     Every launcher passes its bfloat16 inputs through here when interpreting; on a GPU this is never called.
     """
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def on_device_of(tensor: torch.Tensor):
+    """A context in which Triton launches on the tensor's GPU; it launches on the current one otherwise."""
+    if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+        return contextlib.nullcontext()
+    return torch.cuda.device(tensor.device)

@@ -1,0 +1,342 @@
+"""The backward pass of FlashAttention-2, in a form that adds nothing twice and so is the same bit for bit every time.
+
+With p = exp(s - lse) recomputed tile by tile and f the softcap (f' = 1 without one):
+
+    delta = rowsum(do * o) - dlse
+    dv = p^T do;    dp = do v^T;    ds = p * (dp - delta) * f'(s)
+    dk = softmax_scale * ds^T q;    dq = softmax_scale * ds k
+
+``dlse`` is the gradient that reached the LSE itself: d lse_i / d s_ij = p_ij, so it joins delta.
+
+Three launches: ``preprocess`` (delta, and the LSE in log2 units), ``dkdv`` (one program a tile of keys, queries streamed
+past it) and ``dq`` (one program a tile of queries, keys streamed past it). Computing s and dp twice costs 7 matrix
+products where 5 would do; adding dq with atomics from ``dkdv`` would save them, and lose repeatability. A kv head's
+gradient sums over the query heads that share it, in order, inside one program.
+
+A row that saw no key has lse = -inf and p must be 0 there: the LSE kept for the backward is +inf instead, so that
+exp2(s - lse) is 0. The same value pads the rows past the end of a sequence.
+
+Dao, arXiv 2307.08691, algorithm 2.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from flashlab.kernels import backend, configs
+from flashlab.kernels.common import (
+    LOG2E,
+    NEG_INF,
+    accumulator,
+    band_range,
+    dot,
+    dot_add,
+    first_token,
+    load_tile,
+    score_unit,
+    scores,
+    sequence,
+    sequence_base,
+    softcap_slope,
+    stats_row,
+    store_tile,
+    tile_of_program,
+    visible,
+)
+from flashlab.kernels.forward import alibi_stride, strides
+
+POS_INF = tl.constexpr(float("inf"))
+
+
+@triton.jit(do_not_specialize=["seqlen_q", "num_tiles", "stride_lse"])
+def preprocess_kernel(
+    p_o, p_do, p_lse, p_dlse, p_lse_log2, p_delta, p_cu_seqlens_q,
+    stride_dob, stride_dot, stride_doh, stride_lse, seqlen_q, heads, num_tiles,
+    VARLEN: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """delta and the LSE in log2 units, for one tile of rows of one head."""
+    tile, head, batch = tile_of_program(num_tiles, heads, 1, False)
+    start_q, seqlen_q = sequence(p_cu_seqlens_q, batch, seqlen_q, VARLEN)
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    valid = rows < seqlen_q
+    p_o += (first_token(start_q, batch, seqlen_q, VARLEN) * heads + head) * HEAD_DIM
+    p_do = sequence_base(p_do, batch, head, start_q, stride_dob, stride_dot, stride_doh)
+    stats = stats_row(start_q, batch, head, heads, stride_lse, VARLEN) + rows
+    lse = tl.load(p_lse + stats, mask=valid, other=0.0)
+    b_o = load_tile(p_o, rows.to(tl.int64) * heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D, True).to(lse.dtype)
+    b_do = load_tile(p_do, rows.to(tl.int64) * stride_dot, valid, HEAD_DIM, BLOCK_D, True).to(lse.dtype)
+    delta = tl.sum(b_o * b_do, 1)
+    if p_dlse is not None:
+        delta -= tl.load(p_dlse + stats, mask=valid, other=0.0)
+    tl.store(p_delta + stats, delta, mask=valid)
+    tl.store(p_lse_log2 + stats, tl.where(lse == NEG_INF, POS_INF, lse * LOG2E), mask=valid)
+
+
+@triton.jit
+def _probabilities(s, rows, cols, lse, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+                   SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+                   MASKED: tl.constexpr):  # fmt: skip
+    """p = exp(s - lse) from raw q . k, in either orientation. Masked last: exp2 of a hidden score may be anything."""
+    unit = score_unit(softmax_scale, SOFTCAP, ALIBI)
+    p = tl.exp2(scores(s, rows, cols, shift, softmax_scale, softcap, slope, SOFTCAP, ALIBI) * unit - lse)
+    if MASKED:
+        p = tl.where(visible(rows, cols, shift, seqlen_k, window_left, window_right, HAS_LEFT, HAS_RIGHT), p, 0.0)
+    return p
+
+
+@triton.jit
+def _gather_queries(
+    dk, dv, b_k, b_v, cols, p_q, p_do, p_lse, p_delta, stride_qt, stride_dot, start, end,
+    shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Stream the queries start..end past a tile of keys, scores transposed: (BLOCK_N, BLOCK_M)."""
+    for first in tl.range(start, end, BLOCK_M):
+        rows = first + tl.arange(0, BLOCK_M)
+        valid = rows < seqlen_q
+        b_q = load_tile(p_q, rows.to(tl.int64) * stride_qt, valid, HEAD_DIM, BLOCK_D, MASKED)
+        b_do = load_tile(p_do, rows.to(tl.int64) * stride_dot, valid, HEAD_DIM, BLOCK_D, MASKED)
+        if MASKED:
+            lse = tl.load(p_lse + rows, mask=valid, other=POS_INF)
+            delta = tl.load(p_delta + rows, mask=valid, other=0.0)
+        else:
+            lse = tl.load(p_lse + rows)
+            delta = tl.load(p_delta + rows)
+        s = dot(b_k, tl.trans(b_q))
+        p = _probabilities(
+            s, rows[None, :], cols[:, None], lse[None, :], shift, seqlen_k, softmax_scale, softcap, slope,
+            window_left, window_right, SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, MASKED,
+        )  # fmt: skip
+        dp = dot(b_v, tl.trans(b_do))
+        dv = dot_add(p, b_do, dv)
+        ds = p * (dp - delta[None, :])
+        if SOFTCAP:
+            ds = ds * softcap_slope(s, softmax_scale, softcap)
+        dk = dot_add(ds, b_q, dk)
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=["seqlen_q", "seqlen_k", "num_tiles", "stride_lse", "window_left", "window_right"])
+def dkdv_kernel(
+    p_q, p_k, p_v, p_do, p_lse, p_delta, p_dk, p_dv, p_cu_seqlens_q, p_cu_seqlens_k, p_alibi_slopes,
+    stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_dob, stride_dot, stride_doh, stride_lse, stride_alibi, seqlen_q, seqlen_k, heads_kv, num_tiles,
+    softmax_scale, softcap, window_left, window_right,
+    GROUP: tl.constexpr, VARLEN: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_GROUP: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of one tile of BLOCK_N keys of one kv head. The first key tiles see the most causal queries: in order."""
+    tile, kv_head, batch = tile_of_program(num_tiles, heads_kv, HEAD_GROUP, False)
+    start_q, seqlen_q = sequence(p_cu_seqlens_q, batch, seqlen_q, VARLEN)
+    start_k, seqlen_k = sequence(p_cu_seqlens_k, batch, seqlen_k, VARLEN)
+    first_col = tile * BLOCK_N
+    if first_col >= seqlen_k:
+        return
+    shift = seqlen_k - seqlen_q
+    cols = first_col + tl.arange(0, BLOCK_N)
+    last_col = tl.minimum(first_col + BLOCK_N, seqlen_k) - 1
+    p_k = sequence_base(p_k, batch, kv_head, start_k, stride_kb, stride_kt, stride_kh)
+    p_v = sequence_base(p_v, batch, kv_head, start_k, stride_vb, stride_vt, stride_vh)
+    b_k = load_tile(p_k, cols.to(tl.int64) * stride_kt, cols < seqlen_k, HEAD_DIM, BLOCK_D, True)
+    b_v = load_tile(p_v, cols.to(tl.int64) * stride_vt, cols < seqlen_k, HEAD_DIM, BLOCK_D, True)
+    dtype: tl.constexpr = accumulator(b_k.dtype)
+    dk = tl.zeros([BLOCK_N, BLOCK_D], dtype)
+    dv = tl.zeros([BLOCK_N, BLOCK_D], dtype)
+
+    # The band from the keys' side: edges swapped, shift negated.
+    start, full_start, full_end, end = band_range(
+        first_col, last_col, -shift, seqlen_q, window_right, window_left, HAS_RIGHT, HAS_LEFT, BLOCK_M
+    )
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        slope = 0.0
+        if ALIBI:
+            slope = tl.load(p_alibi_slopes + batch * stride_alibi + head)
+        p_qh = sequence_base(p_q, batch, head, start_q, stride_qb, stride_qt, stride_qh)
+        p_doh = sequence_base(p_do, batch, head, start_q, stride_dob, stride_dot, stride_doh)
+        stats = stats_row(start_q, batch, head, heads_kv * GROUP, stride_lse, VARLEN)
+        if HAS_RIGHT:
+            dk, dv = _gather_queries(
+                dk, dv, b_k, b_v, cols, p_qh, p_doh, p_lse + stats, p_delta + stats, stride_qt, stride_dot,
+                start, full_start, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+                SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_M, True,
+            )  # fmt: skip
+        dk, dv = _gather_queries(
+            dk, dv, b_k, b_v, cols, p_qh, p_doh, p_lse + stats, p_delta + stats, stride_qt, stride_dot,
+            full_start, full_end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_M, False,
+        )  # fmt: skip
+        dk, dv = _gather_queries(
+            dk, dv, b_k, b_v, cols, p_qh, p_doh, p_lse + stats, p_delta + stats, stride_qt, stride_dot,
+            full_end, end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_M, True,
+        )  # fmt: skip
+    out = (first_token(start_k, batch, seqlen_k, VARLEN) * heads_kv + kv_head) * HEAD_DIM
+    offsets = cols.to(tl.int64) * heads_kv * HEAD_DIM
+    store_tile(p_dk + out, offsets, dk * softmax_scale, cols < seqlen_k, HEAD_DIM, BLOCK_D)
+    store_tile(p_dv + out, offsets, dv, cols < seqlen_k, HEAD_DIM, BLOCK_D)
+
+
+@triton.jit
+def _gather_keys(
+    dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, start, end,
+    shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Stream the keys start..end past a tile of queries, scores as in the forward: (BLOCK_M, BLOCK_N)."""
+    for first in tl.range(start, end, BLOCK_N):
+        cols = first + tl.arange(0, BLOCK_N)
+        inside = cols < seqlen_k
+        b_k = load_tile(p_k, cols.to(tl.int64) * stride_kt, inside, HEAD_DIM, BLOCK_D, MASKED)
+        b_v = load_tile(p_v, cols.to(tl.int64) * stride_vt, inside, HEAD_DIM, BLOCK_D, MASKED)
+        s = dot(b_q, tl.trans(b_k))
+        p = _probabilities(
+            s, rows[:, None], cols[None, :], lse[:, None], shift, seqlen_k, softmax_scale, softcap, slope,
+            window_left, window_right, SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, MASKED,
+        )  # fmt: skip
+        dp = dot(b_do, tl.trans(b_v))
+        ds = p * (dp - delta[:, None])
+        if SOFTCAP:
+            ds = ds * softcap_slope(s, softmax_scale, softcap)
+        dq = dot_add(ds, b_k, dq)
+    return dq
+
+
+@triton.jit(do_not_specialize=["seqlen_q", "seqlen_k", "num_tiles", "stride_lse", "window_left", "window_right"])
+def dq_kernel(
+    p_q, p_k, p_v, p_do, p_lse, p_delta, p_dq, p_cu_seqlens_q, p_cu_seqlens_k, p_alibi_slopes,
+    stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_dob, stride_dot, stride_doh, stride_lse, stride_alibi, seqlen_q, seqlen_k, heads, num_tiles,
+    softmax_scale, softcap, window_left, window_right,
+    GROUP: tl.constexpr, VARLEN: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_GROUP: tl.constexpr,
+):  # fmt: skip
+    """dq of one tile of BLOCK_M queries of one head."""
+    tile, head, batch = tile_of_program(num_tiles, heads, HEAD_GROUP, HAS_RIGHT)
+    start_q, seqlen_q = sequence(p_cu_seqlens_q, batch, seqlen_q, VARLEN)
+    start_k, seqlen_k = sequence(p_cu_seqlens_k, batch, seqlen_k, VARLEN)
+    first_row = tile * BLOCK_M
+    if first_row >= seqlen_q:
+        return
+    shift = seqlen_k - seqlen_q
+    rows = first_row + tl.arange(0, BLOCK_M)
+    valid = rows < seqlen_q
+    last_row = tl.minimum(first_row + BLOCK_M, seqlen_q) - 1
+    p_q = sequence_base(p_q, batch, head, start_q, stride_qb, stride_qt, stride_qh)
+    p_do = sequence_base(p_do, batch, head, start_q, stride_dob, stride_dot, stride_doh)
+    p_k = sequence_base(p_k, batch, head // GROUP, start_k, stride_kb, stride_kt, stride_kh)
+    p_v = sequence_base(p_v, batch, head // GROUP, start_k, stride_vb, stride_vt, stride_vh)
+    stats = stats_row(start_q, batch, head, heads, stride_lse, VARLEN) + rows
+    slope = 0.0
+    if ALIBI:
+        slope = tl.load(p_alibi_slopes + batch * stride_alibi + head)
+    b_q = load_tile(p_q, rows.to(tl.int64) * stride_qt, valid, HEAD_DIM, BLOCK_D, True)
+    b_do = load_tile(p_do, rows.to(tl.int64) * stride_dot, valid, HEAD_DIM, BLOCK_D, True)
+    lse = tl.load(p_lse + stats, mask=valid, other=POS_INF)
+    delta = tl.load(p_delta + stats, mask=valid, other=0.0)
+    dtype: tl.constexpr = accumulator(b_q.dtype)
+    dq = tl.zeros([BLOCK_M, BLOCK_D], dtype)
+    start, full_start, full_end, end = band_range(
+        first_row, last_row, shift, seqlen_k, window_left, window_right, HAS_LEFT, HAS_RIGHT, BLOCK_N
+    )
+    if HAS_LEFT:
+        dq = _gather_keys(
+            dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, start, full_start,
+            shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_N, True,
+        )  # fmt: skip
+    dq = _gather_keys(
+        dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, full_start, full_end,
+        shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_N, False,
+    )  # fmt: skip
+    dq = _gather_keys(
+        dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, full_end, end,
+        shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_N, True,
+    )  # fmt: skip
+    p_dq += (first_token(start_q, batch, seqlen_q, VARLEN) * heads + head) * HEAD_DIM
+    store_tile(p_dq, rows.to(tl.int64) * heads * HEAD_DIM, dq * softmax_scale, valid, HEAD_DIM, BLOCK_D)
+
+
+def backward(
+    do: torch.Tensor,
+    dlse: torch.Tensor | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Launch the backward kernels; the arguments are ``forward``'s, what it returned, and the gradients of that.
+
+    Args:
+        do: like o, any strides (an expanded gradient has stride 0).
+        dlse: like lse, or None.
+
+    Returns:
+        dq, dk, dv: contiguous, shaped and typed like q, k, v.
+    """
+    varlen = cu_seqlens_q is not None
+    heads, head_dim = q.shape[-2:]
+    heads_kv = k.shape[-2]
+    batch = cu_seqlens_q.shape[0] - 1 if varlen else q.shape[0]
+    dq, dk, dv = (tensor.new_empty(tensor.shape) for tensor in (q, k, v))
+    if q.numel() == 0 or k.numel() == 0:
+        return dq.zero_(), dk.zero_(), dv.zero_()
+    if do.stride(-1) != 1:
+        do = do.contiguous()
+    results = dq, dk, dv
+    if backend.interpreting():
+        q, k, v, o, do = (backend.widen(tensor) for tensor in (q, k, v, o, do))
+        results = tuple(backend.widen(tensor) for tensor in results)
+    lse_log2, delta = torch.empty_like(lse), torch.empty_like(lse)
+    banded = window_left >= 0 or window_right >= 0
+    features = dict(
+        GROUP=heads // heads_kv, VARLEN=varlen, SOFTCAP=softcap > 0.0, ALIBI=alibi_slopes is not None,
+        HAS_LEFT=window_left >= 0, HAS_RIGHT=window_right >= 0, HEAD_DIM=head_dim,
+    )  # fmt: skip
+    inputs = q, k, v, do, lse_log2, delta
+    layout = (
+        *strides(q, varlen), *strides(k, varlen), *strides(v, varlen), *strides(do, varlen),
+        lse.shape[-1], alibi_stride(alibi_slopes), max_seqlen_q, max_seqlen_k,
+    )  # fmt: skip
+    scalars = softmax_scale, softcap, window_left, window_right
+    with backend.on_device_of(q):
+        config = configs.choose("preprocess", q, head_dim, max_seqlen_q, banded)
+        num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
+        preprocess_kernel[(num_tiles * heads * batch,)](
+            o, do, lse, dlse if dlse is None else dlse.contiguous(), lse_log2, delta, cu_seqlens_q,
+            *strides(do, varlen), lse.shape[-1], max_seqlen_q, heads, num_tiles,
+            VARLEN=varlen, HEAD_DIM=head_dim, BLOCK_D=config.BLOCK_D, BLOCK_M=config.BLOCK_M,
+            num_warps=config.num_warps, num_stages=config.num_stages,
+        )  # fmt: skip
+        config = configs.choose("dkdv", q, head_dim, max_seqlen_k, banded)
+        num_tiles = triton.cdiv(max_seqlen_k, config.BLOCK_N)
+        dkdv_kernel[(num_tiles * heads_kv * batch,)](
+            *inputs, results[1], results[2], cu_seqlens_q, cu_seqlens_k, alibi_slopes,
+            *layout, heads_kv, num_tiles, *scalars, **features, **config.options(heads_kv),
+        )  # fmt: skip
+        config = configs.choose("dq", q, head_dim, max_seqlen_q, banded)
+        num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
+        dq_kernel[(num_tiles * heads * batch,)](
+            *inputs, results[0], cu_seqlens_q, cu_seqlens_k, alibi_slopes,
+            *layout, heads, num_tiles, *scalars, **features, **config.options(heads),
+        )  # fmt: skip
+    if results[0] is not dq:
+        for tensor, result in zip((dq, dk, dv), results, strict=True):
+            tensor.copy_(result)
+    return dq, dk, dv

@@ -1,0 +1,93 @@
+"""Launch configurations: which tile, how many warps and pipeline stages, by GPU, kernel and shape.
+
+They come from a table a GPU (``launch_tables``), shipped and never measured in a caller's process. A table's rows are
+read from the top and the first that fits wins; a row's ``head_dim`` is the largest it serves, ``itemsize`` the bytes of an
+element, ``max_seqlen`` the longest sequence it serves (absent: any), ``banded`` whether some edge of the band exists
+(absent: either). No sequence length enters a compiled kernel's key: lengths only choose between rows.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from importlib import resources
+
+import torch
+
+from flashlab.kernels import backend
+
+SMALLEST_BLOCK_D = 16  # the shortest inner dimension tl.dot multiplies
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How to launch one kernel. BLOCK_D is head_dim padded to a power of two; the rest is the table's."""
+
+    BLOCK_D: int
+    BLOCK_M: int
+    BLOCK_N: int
+    num_warps: int
+    num_stages: int
+    heads_together: int = 1
+
+    def head_group(self, heads: int) -> int:
+        """How many heads run side by side: a divisor of heads."""
+        return math.gcd(heads, self.heads_together)
+
+    def options(self, heads: int) -> dict:
+        """The keyword arguments of a launch."""
+        return dict(
+            BLOCK_D=self.BLOCK_D, BLOCK_M=self.BLOCK_M, BLOCK_N=self.BLOCK_N, HEAD_GROUP=self.head_group(heads),
+            num_warps=self.num_warps, num_stages=self.num_stages,
+        )  # fmt: skip
+
+
+def choose(kernel: str, tensor: torch.Tensor, head_dim: int, seqlen: int, banded: bool) -> Launch:
+    """The configuration of ``kernel`` for a tensor's device and dtype.
+
+    Args:
+        kernel: "forward", "preprocess", "dkdv" or "dq".
+        seqlen: the longest sequence the kernel's grid is spread over: queries, or keys for dkdv.
+        banded: whether a causal or window edge exists.
+    """
+    if backend.interpreting():
+        return lookup("interpreter", kernel, tensor.element_size(), head_dim, seqlen, banded)
+    return lookup(table_of_device(tensor.device.index), kernel, tensor.element_size(), head_dim, seqlen, banded)
+
+
+@functools.lru_cache(maxsize=4096)
+def lookup(table: str, kernel: str, itemsize: int, head_dim: int, seqlen: int, banded: bool) -> Launch:
+    """The first row of a table that fits."""
+    for row in read_table(table)["rows"]:
+        if (
+            row["kernel"] == kernel
+            and row.get("itemsize", itemsize) == itemsize
+            and head_dim <= row.get("head_dim", head_dim)
+            and seqlen <= row.get("max_seqlen", seqlen)
+            and row.get("banded", banded) == banded
+        ):
+            block_d = max(SMALLEST_BLOCK_D, 1 << (head_dim - 1).bit_length())
+            return Launch(block_d, **row["launch"])
+    raise LookupError(f"launch table {table} has no row for {kernel}, {itemsize} bytes, head_dim {head_dim}")
+
+
+@functools.cache
+def read_table(name: str) -> dict:
+    """A shipped table: {"gpu", "provenance", "rows"}."""
+    return json.loads(resources.files("flashlab.kernels").joinpath(f"launch_tables/{name}.json").read_text())
+
+
+@functools.cache
+def table_of_device(index: int | None) -> str:
+    """The table that serves a CUDA device."""
+    return table_of(*torch.cuda.get_device_capability(index))
+
+
+def table_of(major: int, minor: int) -> str:
+    """The table that serves a compute capability. What divides them is the shared memory a block may have.
+
+    8.0 has 163 KB, 8.6, 8.9 and 12.x 99 KB, 9.0 and 10.x 227 KB (CUDA C++ programming guide, technical specifications).
+    """
+    if major in (9, 10):
+        return "sm_90" if major == 9 else "sm_100"
+    return "sm_80" if (major, minor) in ((8, 0), (8, 7)) else "sm_86"
