@@ -1,0 +1,46 @@
+"""Which known mistake the reader's function behaves like."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashlab.course.probe import CaseProbe, Complaint, PropertyProbe
+from flashlab.course.spec import Exercise, Mistake
+from flashlab.course.trial import Outcome
+
+LIMIT_S = 2.0  # a mistake is as quick as the solution
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A probe and what the reader's function made of it."""
+
+    sub_check: str
+    probe: CaseProbe | PropertyProbe
+    outcome: Outcome
+    complaint: Complaint | None
+
+
+def diagnose(exercise: Exercise, trials: Sequence[Trial]) -> list[tuple[Mistake, list[Trial]]]:
+    """The mistakes that explain failing trials, best first, each with the trials that it explains.
+
+    A mistake explains a trial when it fails there too, and with the reader's very outcome. The best one explains the most
+    failing trials; between equals, the one that is right where the reader is right.
+    """
+    failing = [trial for trial in trials if trial.complaint]
+    ranked = []
+    for mistake in exercise.mistakes:
+        explained = [trial for trial in failing if _like(mistake, trial)]
+        if explained:
+            shared = sum(_right(mistake, trial) for trial in trials if not trial.complaint)
+            ranked.append((len(explained), shared, mistake, explained))
+    ranked.sort(key=lambda entry: entry[:2], reverse=True)
+    return [(mistake, explained) for _, _, mistake, explained in ranked]
+
+
+def _like(mistake: Mistake, trial: Trial) -> bool:
+    outcome = trial.probe.run(mistake.function, LIMIT_S)
+    return trial.probe.complaint(outcome) is not None and trial.probe.same(outcome, trial.outcome)
+
+
+def _right(mistake: Mistake, trial: Trial) -> bool:
+    return trial.probe.complaint(trial.probe.run(mistake.function, LIMIT_S)) is None

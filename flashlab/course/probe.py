@@ -1,0 +1,116 @@
+"""What a sub-check is made of: single trials that the reader's function and every known mistake can be put to."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from flashlab.course.compare import Difference, describe, first_difference
+from flashlab.course.spec import Case, Exercise, SubCheck
+from flashlab.course.trial import LIMIT_S, Outcome, TookTooLong, attempt
+
+
+class Complaint(NamedTuple):
+    """What is wrong with an outcome."""
+
+    text: str
+    cause: str = ""  # equal for two complaints of one cause; empty where only a wrong value was seen
+
+
+@dataclass
+class CaseProbe:
+    """One call, compared with the spec: the result, and what became of the arguments."""
+
+    exercise: Exercise
+    case: Case
+    expected: Outcome = field(init=False)
+
+    def __post_init__(self):
+        self.expected = attempt(self.exercise.spec, self.case.args)
+        if self.expected.error:
+            raise RuntimeError(f"{self.exercise.id}: the spec fails on {self.case.label!r}: {self.expected.error}")
+
+    def run(self, fn: Callable, seconds: float = LIMIT_S) -> Outcome:
+        return attempt(fn, self.case.args, seconds)
+
+    def complaint(self, outcome: Outcome) -> Complaint | None:
+        """What is wrong with this outcome, or None."""
+        if outcome.error:
+            return Complaint(f"{self.case.label}: {outcome.failure}", outcome.cause)
+        difference = first_difference(outcome.value, self.expected.value, self.case.tolerance)
+        changed = self._changed(outcome)
+        if difference is None:
+            said = f"{self.case.label}: the result is right, but {changed}"
+            return Complaint(said, "changed") if changed else None
+        where = ", ".join(filter(None, (self.case.label, difference.where)))
+        cause = "changed" if changed else "" if difference.kind == "value" else difference.kind
+        return Complaint(f"{where}: {difference.what}" + (f"; and {changed}" if changed else ""), cause)
+
+    def same(self, a: Outcome, b: Outcome) -> bool:
+        """Whether two outcomes are the same one."""
+        if a.error or b.error:
+            return a.error == b.error
+        tolerance = self.case.tolerance
+        return not first_difference(a.value, b.value, tolerance) and not first_difference(
+            a.arguments, b.arguments, tolerance
+        )
+
+    def _changed(self, outcome: Outcome) -> str:
+        names = list(inspect.signature(self.exercise.spec).parameters)
+        for i, (left, expected) in enumerate(zip(outcome.arguments, self.expected.arguments, strict=True)):
+            if first_difference(left, expected, 0.0):
+                name = names[i] if i < len(names) else f"{i}"
+                return f"your function changed its argument {name} in place: work on a copy"
+        return ""
+
+
+@dataclass
+class PropertyProbe:
+    """One property that is tested by calling the function, however often it takes."""
+
+    exercise: Exercise
+    test: Callable[[Callable], str | None]
+
+    def run(self, fn: Callable, seconds: float = LIMIT_S) -> Outcome:
+        calls: list[tuple[tuple, dict, Any]] = []
+
+        @functools.wraps(fn)
+        def watched(*args, **kwargs):
+            result = fn(*args, **kwargs)
+            calls.append((args, kwargs, result))
+            return result
+
+        outcome = attempt(self.test, (watched,), seconds, reader=fn)
+        if outcome.error and calls and not outcome.where and outcome.raised is not TookTooLong:
+            unlike = self._unlike_spec(*calls[-1])
+            if unlike:
+                return Outcome(error=str(unlike), cause=unlike.kind)
+        return outcome
+
+    def complaint(self, outcome: Outcome) -> Complaint | None:
+        said = outcome.failure or outcome.value
+        return Complaint(said, outcome.cause) if said else None
+
+    def same(self, a: Outcome, b: Outcome) -> bool:
+        return (a.error, a.value) == (b.error, b.value)
+
+    def _unlike_spec(self, args: tuple, kwargs: dict, result: Any) -> Difference | None:
+        """The test itself stumbled over what the function returned: say what that was."""
+        expected = attempt(lambda: self.exercise.spec(*args, **kwargs), ())
+        if expected.error:
+            return Difference("", f"the result cannot be tested, it is {describe(result)}")
+        return first_difference(result, expected.value, float("inf"))
+
+
+def probes(exercise: Exercise, sub: SubCheck) -> list[CaseProbe | PropertyProbe]:
+    """The probes of one sub-check. A sub-check that would test nothing is an error."""
+    if (sub.cases is None) == (sub.test is None):
+        raise ValueError(f"{exercise.id}, {sub.name!r}: give cases or a test, and not both")
+    if sub.test is not None:
+        return [PropertyProbe(exercise, sub.test)]
+    found = [CaseProbe(exercise, case) for case in sub.cases()]
+    if not found:
+        raise ValueError(f"{exercise.id}, {sub.name!r}: there is no case")
+    return found
+
