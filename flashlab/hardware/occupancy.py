@@ -19,8 +19,8 @@ which the tests compile and compare with. It allows 256 registers a thread; ptxa
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from operator import index
 
+from flashlab.hardware.checks import whole
 from flashlab.hardware.limits import CUDA, LIMITS, Limits
 
 MAX_THREADS_PER_BLOCK = 1024
@@ -86,9 +86,9 @@ def occupancy(cc: str | float, threads: int, registers: int, shared_memory: int)
         ValueError: cc is not known, or one of the others is out of range.
     """
     sm = limits_of(cc)
-    threads = _at_least(1, "threads", threads)
-    registers = _at_least(0, "registers", registers)
-    shared_memory = _at_least(0, "shared_memory", shared_memory)
+    threads = whole("threads", threads)
+    registers = whole("registers", registers, 0)
+    shared_memory = whole("shared_memory", shared_memory, 0)
     limits = _limits(sm, threads, registers, shared_memory)
     blocks = min(limits.values())
     warps = blocks * _warps(sm, threads)
@@ -107,16 +107,6 @@ def occupancy(cc: str | float, threads: int, registers: int, shared_memory: int)
             ),
         ),
     )
-
-
-def _at_least(least: int, name: str, value: int) -> int:
-    try:
-        value = index(value)
-    except TypeError:
-        raise TypeError(f"occupancy: {name} must be an integer, got {value!r}") from None
-    if value < least:
-        raise ValueError(f"occupancy: {name} must be at least {least}, got {value}")
-    return value
 
 
 def limits_of(cc: str | float) -> Limits:
