@@ -10,7 +10,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def emit_json(data) -> None:
-    """Print data as one JSON object; dataclasses become objects and infinities become null."""
+    """Print data as one JSON object; dataclasses and named tuples become objects and infinities become null."""
     print(jsonlib.dumps(_plain(data), indent=2))
 
 
@@ -41,6 +41,8 @@ def bad(option: str, value, allowed: str) -> click.UsageError:
 def _plain(value):
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {k: _plain(v) for k, v in dataclasses.asdict(value).items()}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

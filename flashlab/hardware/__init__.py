@@ -1,32 +1,47 @@
 """What a GPU is and what a launch does to it. Standard library only: it starts in milliseconds and runs anywhere.
 
-``occupancy`` and ``roofline`` are functions here although modules have those names too: they are bound below, once,
-before anyone can import a module of this package, so they stay functions whatever is imported later.
+    gpus, limits        one cited table of GPUs, and what an SM holds
+    residency           occupancy: how many blocks one SM holds at once
+    launch, splits      grids, waves, and how many ways to split the keys
+    timing              how long a launch takes
+    intensity           the roofline
+    links, offload      PCI Express, NVLink, and fetching against recomputing
+    measured            the points that the models are held against
+
+The public names load on first use. No module has the name of a function, so a name here is always the function.
 """
 
-from flashlab.hardware.gpus import GPU, gpu
-from flashlab.hardware.launch import decode_grid, prefill_grid, underuse, waves
-from flashlab.hardware.links import link
-from flashlab.hardware.occupancy import occupancy
-from flashlab.hardware.offload import offload_or_recompute
-from flashlab.hardware.roofline import roofline
-from flashlab.hardware.splits import num_splits, splits_to_fill
-from flashlab.hardware.timing import decode_time, read_rate, staircase_time
+import importlib
 
-__all__ = [
-    "GPU",
-    "decode_grid",
-    "decode_time",
-    "gpu",
-    "link",
-    "num_splits",
-    "occupancy",
-    "offload_or_recompute",
-    "prefill_grid",
-    "read_rate",
-    "roofline",
-    "splits_to_fill",
-    "staircase_time",
-    "underuse",
-    "waves",
-]
+_HOME = {
+    "GPU": "gpus",
+    "gpu": "gpus",
+    "Occupancy": "residency",
+    "occupancy": "residency",
+    "decode_grid": "launch",
+    "prefill_grid": "launch",
+    "underuse": "launch",
+    "waves": "launch",
+    "num_splits": "splits",
+    "splits_to_fill": "splits",
+    "decode_time": "timing",
+    "read_rate": "timing",
+    "staircase_time": "timing",
+    "roofline": "intensity",
+    "link": "links",
+    "offload_or_recompute": "offload",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'flashlab.hardware' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"flashlab.hardware.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *_HOME])

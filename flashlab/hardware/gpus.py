@@ -7,16 +7,15 @@ factor or the memory open takes the first row of that model in the table: the SX
 """
 
 import os
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from flashlab.hardware.limits import LIMITS
 
 BRANDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "tensor core", "accelerator")
 
 
-@dataclass(frozen=True, slots=True)
-class GPU:
+class GPU(NamedTuple):
     """What a GPU is. Rates are the datasheet's: no kernel reaches them.
 
     Attributes:
@@ -170,7 +169,7 @@ def _live() -> GPU:
     }
     found = matches(device.name)
     if found:
-        return replace(found[0], **seen, source=f"this machine's driver; {found[0].source}")
+        return found[0]._replace(**seen, source=f"this machine's driver; {found[0].source}")
     cc = f"{device.major}.{device.minor}"
     if cc not in LIMITS:
         raise RuntimeError(f"gpu 'live': {device.name} has compute capability {cc}; known are {', '.join(LIMITS)}")

@@ -4,13 +4,12 @@ A GPU holds sms * blocks_per_sm blocks at once. A grid of more runs in waves; th
 the launch takes as long as if it were: efficiency = waves / ceil(waves).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashlab.hardware.checks import heads, whole
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(NamedTuple):
     """The blocks of an attention launch.
 
     Attributes:
@@ -30,8 +29,7 @@ class Grid:
     num_splits: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waves:
+class Waves(NamedTuple):
     """How a grid fills a GPU.
 
     Attributes:
@@ -53,8 +51,7 @@ class Waves:
     efficiency: float
 
 
-@dataclass(frozen=True, slots=True)
-class Underuse:
+class Underuse(NamedTuple):
     """The share of the SMs, 0 to 1, that a decode step without splits has work for, three ways of counting.
 
     "Batch 1 uses less than 1% of an A100" is the first; kernels launch the second, or the third when they pack GQA.

@@ -4,13 +4,12 @@ Sources: NVIDIA, CUDA C++ Programming Guide, "Technical Specifications per Compu
 CDNA 3 Architecture white paper (the compute unit of an MI300X, kept for its size alone: occupancy is NVIDIA's rules).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 KIB = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What one SM holds.
 
     Attributes:

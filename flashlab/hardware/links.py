@@ -13,7 +13,7 @@ small even in a kilobyte. A link has at most two (Base Specification, section 4.
 spends equalization time; Link Capabilities 2 knows "Retimer" and "Two Retimers" presence, nothing more).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashlab.hardware import measured
 from flashlab.hardware.checks import whole
@@ -38,8 +38,7 @@ PINNED_SHARE = {HOST_TO_DEVICE: 0.96, DEVICE_TO_HOST: 0.962}
 PAGEABLE_BYTES_PER_S = dict(zip(DIRECTIONS, measured.PCIE_PAGEABLE[0][1:], strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(NamedTuple):
     """A transfer in one direction.
 
     Attributes:

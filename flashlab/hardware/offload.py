@@ -7,7 +7,7 @@ The first term is a forward pass's two FLOP per parameter and token (Kaplan et a
 is 4 * heads_q * head_dim FLOP for each layer and pair of query and key under the causal mask.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashlab.hardware.checks import whole
 from flashlab.hardware.gpus import GPU, gpu, known
@@ -16,8 +16,7 @@ from flashlab.hardware.links import Transfer
 EFFICIENCY = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadChoice:
+class OffloadChoice(NamedTuple):
     """Both ways to have a prefix's KV cache on the GPU.
 
     Attributes:

@@ -11,7 +11,7 @@ that is the cliff one split past a full wave.
 The time of a split decode step is this reading time, the combine's traffic, and a fixed start.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashlab.hardware import measured
 from flashlab.hardware.checks import heads, whole
@@ -22,8 +22,7 @@ SHARPNESS = 3.5
 READ_SHARE = 0.926  # of the datasheet's bandwidth: 4445 of an H200's 4800 GB/s
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
+class Reader(NamedTuple):
     """How a kernel reads memory. On other GPUs than the measured one the first two rates are taken to be the same, which
     holds as far as the latency of memory does.
 
@@ -48,8 +47,7 @@ STAIR_BLOCK_S = 0.4075e-3
 STAIR_START_S = 0.0075e-3
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeTime:
+class DecodeTime(NamedTuple):
     """A predicted decode step.
 
     Attributes:

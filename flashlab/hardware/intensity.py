@@ -14,7 +14,7 @@ Every tensor is counted once, as if caches were perfect: k and v once for all qu
 arithmetic does not run on tensor cores; its intensity is so low that the bandwidth alone decides.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashlab.hardware.checks import heads, whole
 from flashlab.hardware.gpus import GPU, gpu, known
@@ -22,8 +22,7 @@ from flashlab.hardware.gpus import GPU, gpu, known
 SOFTMAX_FLOP = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step of attention on one GPU.
 
     Attributes:
@@ -45,8 +44,7 @@ class Step:
     time_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(NamedTuple):
     """The steps of one attention on one GPU; `ridge` is the intensity (FLOP per byte) where memory stops deciding."""
 
     gpu: str

@@ -17,8 +17,8 @@ which the tests compile and compare with. It allows 256 registers a thread; ptxa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from flashlab.hardware.checks import whole
 from flashlab.hardware.limits import CUDA, LIMITS, Limits
@@ -29,8 +29,7 @@ REGISTERS_ROUND_TO = 256
 PARTS_PER_SM = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Cliff:
+class Cliff(NamedTuple):
     """How far a resource is from changing the number of blocks, in registers per thread or bytes per block.
 
     Attributes:
@@ -44,14 +43,12 @@ class Cliff:
     spare: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cliffs:
+class Cliffs(NamedTuple):
     registers: Cliff
     shared_memory: Cliff
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(NamedTuple):
     """What one SM holds of a kernel.
 
     Attributes:
