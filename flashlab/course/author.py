@@ -86,7 +86,10 @@ def refusal(exercise: Exercise, siblings: tuple[Exercise, ...], fn: Any) -> str 
     for other in siblings:
         if other.id != exercise.id and name(fn) == other.name:
             return f'you passed {other.name}, this check grades {exercise.name}: check("{other.id}", {other.name})'
-    if f"{exercise.name}_spec" in (*code.co_names, code.co_name) or same_body(fn, exercise.spec):
+    spec_is_the_answer = same_body(exercise.solution, exercise.spec)
+    if f"{exercise.name}_spec" in (*code.co_names, code.co_name) or (
+        same_body(fn, exercise.spec) and not spec_is_the_answer
+    ):
         return f"this is the spec, or calls it ({place(fn)}): the exercise is to get there without it"
     return None
 

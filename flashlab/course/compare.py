@@ -68,7 +68,8 @@ def describe(value: Any) -> str:
 
 
 def _kind(yours: Any, spec: Any) -> Difference:
-    return Difference("", f"yours is {describe(yours)}, spec {describe(spec)}", "type")
+    forgotten = " (is a return missing?)" if yours is None else ""
+    return Difference("", f"yours is {describe(yours)}{forgotten}, spec {describe(spec)}", "type")
 
 
 def _dtype(tensor: torch.Tensor) -> str:
