@@ -1,0 +1,64 @@
+// Draws a scene (flashlab/widgets/scene.py) on a canvas, and reads its summary to a screen reader.
+// data-seq on the outer element counts redraws: a test waits on it.
+
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+
+const DRAW = {
+  rect(ctx, s) {
+    ctx.beginPath();
+    ctx.roundRect(s.x, s.y, s.width, s.height, s.radius);
+    if (s.fill) { ctx.fillStyle = s.fill; ctx.fill(); }
+    if (s.stroke) { ctx.strokeStyle = s.stroke; ctx.lineWidth = s.line; ctx.stroke(); }
+  },
+  line(ctx, s) {
+    ctx.beginPath();
+    ctx.setLineDash(s.dashed ? [4 * s.line, 3 * s.line] : []);
+    ctx.moveTo(s.x1, s.y1);
+    ctx.lineTo(s.x2, s.y2);
+    ctx.strokeStyle = s.stroke;
+    ctx.lineWidth = s.line;
+    ctx.stroke();
+    ctx.setLineDash([]);
+  },
+  text(ctx, s) {
+    ctx.font = `${s.bold ? "600 " : ""}${s.size}px ${FONT}`;
+    ctx.textAlign = { start: "left", middle: "center", end: "right" }[s.anchor];
+    ctx.fillStyle = s.fill;
+    ctx.fillText(s.text, s.x, s.y);
+  },
+};
+
+function render({ model, el }) {
+  const canvas = document.createElement("canvas");
+  canvas.setAttribute("role", "img");
+  const words = document.createElement("p");
+  words.setAttribute("aria-live", "polite");
+  words.style.cssText = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);margin:0";
+  el.style.position = "relative";
+  el.dataset.flashlab = "scene";
+  el.append(canvas, words);
+  let seq = 0;
+
+  function redraw() {
+    const { width, height, panel, summary, shapes } = model.get("scene");
+    const ratio = Math.max(window.devicePixelRatio || 1, 1);
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    canvas.style.cssText = `width:${width}px;max-width:100%;aspect-ratio:${width}/${height};border-radius:8px;display:block`;
+    const ctx = canvas.getContext("2d");
+    ctx.scale(ratio, ratio);
+    ctx.fillStyle = panel;
+    ctx.fillRect(0, 0, width, height);
+    for (const shape of shapes) DRAW[shape.kind](ctx, shape);
+    canvas.setAttribute("aria-label", summary);
+    words.textContent = summary;
+    seq += 1;
+    el.dataset.seq = String(seq);
+  }
+
+  model.on("change:scene", redraw);
+  redraw();
+  return () => model.off("change:scene", redraw);
+}
+
+export default { render };
