@@ -21,13 +21,14 @@ def emit_table(title: str, rows: Iterable[tuple], columns: Iterable[str] = (), n
     from rich.text import Text
 
     columns = list(columns)
-    table = Table(title=title, title_justify="left", show_header=bool(columns), box=None, pad_edge=False)
+    table = Table(show_header=bool(columns), box=None, pad_edge=False)
     rows = [tuple(str(cell) for cell in row) for row in rows]
     for i in range(len(columns) or max((len(row) for row in rows), default=0)):
         table.add_column(columns[i] if columns else "", overflow="fold")
     for row in rows:
         table.add_row(*[Text(cell) for cell in row])
     console = Console(highlight=False)
+    console.print(Text(title, style="bold"))
     console.print(table)
     for note in notes:
         console.print(Text(note))

@@ -91,8 +91,8 @@ def roofline(
     heads(heads_q, heads_kv)
     for name, size in (("batch", batch), ("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k), ("head_dim", head_dim)):
         whole(name, size)
-    if not element_bytes > 0:
-        raise ValueError(f"element_bytes must be above 0, got {element_bytes}")
+    if not 0 < element_bytes <= 8:
+        raise ValueError(f"element_bytes must be above 0 and at most 8, got {element_bytes}")
     pairs = batch * heads_q * (_causal_pairs(seqlen_q, seqlen_k) if causal else seqlen_q * seqlen_k)
     q_bytes = batch * heads_q * seqlen_q * head_dim * element_bytes
     k_bytes = batch * heads_kv * seqlen_k * head_dim * element_bytes

@@ -111,8 +111,9 @@ def link(
             raise ValueError(f"lanes must be at most {most} NVLinks in generation {gen}, got {links}")
         return _transfer(f"NVLink {gen} x{links}", size, links * each, 1.0, 1.0, START_S[direction], 0.0, WIRE)
     if kind == "c2c":
-        if gen is not None or lanes is not None:
-            raise ValueError("gen and lanes do not apply to c2c: there is one, of 450 GB/s each way")
+        for name, value in (("gen", gen), ("lanes", lanes)):
+            if value is not None:
+                raise ValueError(f"{name} does not apply to c2c, of which there is one kind, got {value}")
         return _transfer("NVLink-C2C", size, C2C_BYTES_PER_S, 1.0, 1.0, START_S[direction], 0.0, WIRE)
     raise ValueError(f"kind must be pcie, nvlink or c2c, got {kind!r}")
 

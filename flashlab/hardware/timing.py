@@ -146,6 +146,8 @@ def decode_time(
         batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_k=seqlen_k, block_n=block_n, num_splits=num_splits
     )
     group = heads(heads_q, heads_kv)
+    if not 0 < element_bytes <= 8:
+        raise ValueError(f"element_bytes must be above 0 and at most 8, got {element_bytes}")
     kv_bytes = int(2 * batch * heads_kv * seqlen_k * whole("head_dim", head_dim) * element_bytes)
     read_s = read_time(kv_bytes, grid.blocks, part, blocks_per_sm=blocks_per_sm, reader=reader)
     partial_bytes = grid.rows * num_splits * group * (head_dim + 1) * 4 if num_splits > 1 else 0
