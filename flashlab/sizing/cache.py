@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from flashlab.sizing.checks import whole
 from flashlab.sizing.formats import FORMATS, kv_format
 from flashlab.sizing.layers import KINDS, Layer
 from flashlab.sizing.models import Model, read_model
@@ -37,9 +38,9 @@ class Paged:
 class CacheSpec:
     """What a cache keeps: its layers, and the format of K and V.
 
-    layers: Layer objects, first to last. dtype, scales: see kv_format. state_dtype: the recurrent state of linear layers,
-    fp32 as transformers keeps it (vLLM's default is the model's dtype); their convolution inputs are kept in dtype, or in
-    bf16 where dtype has less than 16 bits. Immutable.
+    layers: Layer objects, first to last. dtype, scales: see kv_format. state_dtype: the recurrent state of linear
+    layers, fp32 as transformers keeps it (vLLM's default is the model's dtype); their convolution inputs are kept in
+    dtype, or in bf16 where dtype has less than 16 bits. Immutable.
     """
 
     def __init__(self, layers: Iterable[Layer], dtype="bf16", scales=None, state_dtype="fp32", *, model=None, tp=1):
@@ -74,7 +75,7 @@ class CacheSpec:
 
     def shard(self, tp: int) -> "CacheSpec":
         """The cache of one GPU of tp; kv heads fewer than GPUs are replicated, latents always are."""
-        positive("tp", tp)
+        whole("tp", tp)
         if self.tp != 1:
             raise ValueError(f"tp {tp}: this spec is already one GPU's of {self.tp}")
         if self.model and self.model.heads_q % tp:
@@ -92,7 +93,7 @@ class CacheSpec:
 
         after=0 is the cost while every window still fills; a large `after` leaves only the layers that keep growing.
         """
-        not_negative("after", after)
+        whole("after", after, 0)
         return sum(n * size * (layer.tokens(after + 1) - layer.tokens(after)) for layer, n, size, _ in self._groups)
 
     def sequence_bytes(self, tokens: int, page_size: int | None = None) -> int:
@@ -105,10 +106,10 @@ class CacheSpec:
 
     def bytes(self, batch: int, tokens: int, page_size: int | None = None) -> int:
         """Bytes of a batch of sequences of this many tokens each, in pages of page_size tokens if that is given."""
-        not_negative("batch", batch)
-        not_negative("tokens", tokens)
+        whole("batch", batch, 0)
+        whole("tokens", tokens, 0)
         if page_size is not None:
-            positive("page_size", page_size)
+            whole("page_size", page_size)
         return self.constant_bytes + batch * self.sequence_bytes(tokens, page_size)
 
     def paged(self, batch: int, tokens: int, page_size: int) -> Paged:
@@ -158,15 +159,3 @@ class CacheSpec:
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.kinds().items())
         name = self.model.model_type if self.model else "made by hand"
         return f"CacheSpec({name}: {kinds}; {self.format.name}{f'; 1 GPU of {self.tp}' if self.tp > 1 else ''})"
-
-
-def positive(name: str, value) -> None:
-    """ValueError unless value is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} {value!r}: must be a whole number of at least 1")
-
-
-def not_negative(name: str, value) -> None:
-    """ValueError unless value is a whole number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{name} {value!r}: must be a whole number of at least 0")

@@ -20,7 +20,7 @@ SCALES = ("tensor", "head", "token_head", "block")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A storage format. `bits` an element; `scale_bytes` a scale; `block` elements share one where scales are "block"."""
+    """A storage format: bits an element, scale_bytes a scale, and block elements to a scale where scales is "block"."""
 
     name: str
     bits: int

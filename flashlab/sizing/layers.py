@@ -35,6 +35,9 @@ class Layer:
             raise ValueError(f"kind {self.kind!r}: must be one of {', '.join(KINDS)}")
         if (self.kind == "sliding") != (self.window is not None):
             raise ValueError(f"window {self.window}: a sliding layer has one and no other layer has")
+        kept = self.recurrent_elements if self.kind == "linear" else self.head_dim_k
+        if self.kv_heads < 1 or kept < 1 or (self.window is not None and self.window < 1):
+            raise ValueError(f"{self.kind} layer: kv_heads, window and what it keeps must be at least 1")
 
     def tokens(self, tokens: int) -> int:
         """How many of a sequence's tokens this layer keeps."""
@@ -50,6 +53,11 @@ class Layer:
         """
         pages = -(-(tokens if self.kind != "linear" else 0) // page_size)
         return pages if self.window is None else min(pages, -(-(self.window - 1) // page_size) + 1)
+
+    @property
+    def elements(self) -> int:
+        """Elements of one kept token: K and V of every kv head."""
+        return self.kv_heads * (self.head_dim_k + self.head_dim_v)
 
     def token_bytes(self, form: Format) -> int:
         """Bytes of one kept token: K and V of every kv head, with the scales that grow with them."""

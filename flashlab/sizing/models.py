@@ -14,6 +14,10 @@ from flashlab.sizing.layers import Layer
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 
+# The longest context where published configs leave it to the class's default.
+_CONTEXT = {"gemma3": 131_072, "falcon": 2048}
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """What a config says of the cache. max_context is max_position_embeddings, None where the config has none."""
@@ -28,8 +32,8 @@ class Model:
 
     def half_dtype(self) -> str:
         """The 16-bit dtype to run in: fp16 where the config names that for its weights, else bf16."""
-        named = {str(data.get(key)).removeprefix("torch.") for data in (self.config.data, self.outer)
-                 for key in ("dtype", "torch_dtype")}
+        places = (self.config.data, self.outer)
+        named = {str(data.get(key)).removeprefix("torch.") for data in places for key in ("dtype", "torch_dtype")}
         return "fp16" if "float16" in named else "bf16"
 
 
@@ -45,8 +49,9 @@ def read_model(source) -> Model:
     if model_type == "gemma3":
         config = _text_of_gemma3(config)
     layers, heads_q, hidden = MODEL_TYPES[config.model_type](config)
-    context = "n_positions" if model_type == "gpt2" else "max_position_embeddings"
-    return Model(model_type, tuple(layers), heads_q, hidden, config.count(context, "tokens", None), config, outer)
+    name = "n_positions" if model_type == "gpt2" else "max_position_embeddings"
+    context = config.count(name, "tokens", _CONTEXT.get(model_type))
+    return Model(model_type, tuple(layers), heads_q, hidden, context, config, outer)
 
 
 def _text_of_gemma3(config: Config) -> Config:
