@@ -119,8 +119,9 @@ def _suggestion(name: str) -> str:
 
     wanted = _squeeze(name)
     squeezed = {_squeeze(n): n for n in names()}
-    close = [n for s, n in squeezed.items() if wanted and (wanted in s or s in wanted)]
-    close = close or [squeezed[s] for s in get_close_matches(wanted, squeezed, n=4, cutoff=0.5)]
+    close = [s for s in squeezed if wanted and wanted in s]
+    close += [s for s in get_close_matches(wanted, squeezed, n=4, cutoff=0.5) if s not in close]
+    close = [squeezed[s] for s in close]
     return f"did you mean {', '.join(close)}?" if close else f"it has {', '.join(names())}"
 
 
