@@ -37,6 +37,10 @@ PINNED_SHARE = {HOST_TO_DEVICE: 0.96, DEVICE_TO_HOST: 0.962}
 # Pageable memory goes through a pinned buffer, at the pace of the host's own copy: measured at 1 GiB, on one host.
 PAGEABLE_BYTES_PER_S = dict(zip(DIRECTIONS, measured.PCIE_PAGEABLE[0][1:], strict=True))
 
+MEASURED = f"start and share of the rate as measured on an {measured.GPU}, PCIe 5.0 x16, {measured.DATE}"
+HOST_BOUND = f"the host's own copy sets the pace, as measured once on an {measured.GPU}'s host, {measured.DATE}"
+WIRE = "the wire's rate, not measured here; a start as on PCIe"
+
 
 class Transfer(NamedTuple):
     """A transfer in one direction.
@@ -109,12 +113,12 @@ def link(
         links = most if lanes is None else whole("lanes", lanes)
         if links > most:
             raise ValueError(f"lanes must be at most {most} NVLinks in generation {gen}, got {links}")
-        return _transfer(f"NVLink {gen} x{links}", size, links * each, 1.0, 1.0, START_S[direction], 0.0, WIRE)
+        return _transfer(f"NVLink {gen} x{links}", size, links * each, START_S[direction])
     if kind == "c2c":
         for name, value in (("gen", gen), ("lanes", lanes)):
             if value is not None:
                 raise ValueError(f"{name} does not apply to c2c, of which there is one kind, got {value}")
-        return _transfer("NVLink-C2C", size, C2C_BYTES_PER_S, 1.0, 1.0, START_S[direction], 0.0, WIRE)
+        return _transfer("NVLink-C2C", size, C2C_BYTES_PER_S, START_S[direction])
     raise ValueError(f"kind must be pcie, nvlink or c2c, got {kind!r}")
 
 
@@ -144,11 +148,6 @@ def against_measured() -> list[tuple[str, float, float]]:
     return rows
 
 
-MEASURED = f"start and share of the rate as measured on an {measured.GPU}, PCIe 5.0 x16, {measured.DATE}"
-HOST_BOUND = f"the host's own copy sets the pace, as measured once on an {measured.GPU}'s host, {measured.DATE}"
-WIRE = "the wire's rate, not measured here; a start as on PCIe"
-
-
 def _pcie(gen: int, lanes: int, size: int, direction: str, pinned: bool, retimers: int, payload: int) -> Transfer:
     wire = wire_rate(gen, lanes)
     if not 128 <= whole("payload", payload) <= 4096:
@@ -164,15 +163,19 @@ def _pcie(gen: int, lanes: int, size: int, direction: str, pinned: bool, retimer
     basis = MEASURED
     if not pinned and PAGEABLE_BYTES_PER_S[direction] < rate:
         rate, basis = PAGEABLE_BYTES_PER_S[direction], HOST_BOUND
-    return _transfer(
-        name, size, wire, efficiency, rate / wire / efficiency, START_S[direction], retimers * RETIMER_S, basis
-    )
+    return _transfer(name, size, rate, START_S[direction], retimers * RETIMER_S, basis, wire, efficiency)
 
 
 def _transfer(
-    name: str, size: int, wire: float, efficiency: float, share: float, start_s: float, retimer_s: float, basis: str
+    name: str,
+    size: int,
+    rate: float,
+    start_s: float,
+    retimer_s: float = 0.0,
+    basis: str = WIRE,
+    wire: float | None = None,
+    efficiency: float = 1.0,
 ) -> Transfer:
-    rate = wire * efficiency * share
     time_s = start_s + retimer_s + size / rate
     return Transfer(
         link=name,
@@ -180,7 +183,7 @@ def _transfer(
         time_s=time_s,
         bandwidth_bytes_per_s=size / time_s,
         rate_bytes_per_s=rate,
-        wire_bytes_per_s=wire,
+        wire_bytes_per_s=wire or rate,
         payload_efficiency=efficiency,
         start_s=start_s,
         retimer_s=retimer_s,

@@ -80,7 +80,16 @@ def test_every_row_cites_a_document_and_is_of_a_known_kind():
 
 
 def test_links_between_gpus():
-    one_way = {"V100": 150, "A100": 300, "RTX 3090": 56.25, "H100": 450, "H200": 450, "B200": 900, "L4": 0, "RTX 4090": 0}
+    one_way = {
+        "V100": 150,
+        "A100": 300,
+        "RTX 3090": 56.25,
+        "H100": 450,
+        "H200": 450,
+        "B200": 900,
+        "L4": 0,
+        "RTX 4090": 0,
+    }
     assert {name: gpu(name).nvlink_bytes_per_s / 1e9 for name in one_way} == one_way
     assert gpu("GH200").c2c_bytes_per_s == 450e9
     assert gpu("H200").c2c_bytes_per_s == 0

@@ -66,12 +66,16 @@ def test_what_a_decode_step_is_made_of():
     assert step.time_s == pytest.approx(step.read_s + step.combine_s + step.start_s)
     assert step.bandwidth_bytes_per_s == pytest.approx(step.bytes / step.time_s)
     assert (step.blocks, step.waves) == (64, pytest.approx(64 / 108))
-    assert decode_time("a100", batch=2, heads_q=32, heads_kv=8, head_dim=128, seqlen_k=4096, num_splits=1).combine_s == 0
+    assert (
+        decode_time("a100", batch=2, heads_q=32, heads_kv=8, head_dim=128, seqlen_k=4096, num_splits=1).combine_s == 0
+    )
 
 
 def test_a_smaller_format_takes_less_time():
     shape = dict(batch=8, heads_q=32, heads_kv=8, head_dim=128, seqlen_k=65536, num_splits=2)
-    assert decode_time("h200", **shape, element_bytes=1).read_s == pytest.approx(decode_time("h200", **shape).read_s / 2)
+    assert decode_time("h200", **shape, element_bytes=1).read_s == pytest.approx(
+        decode_time("h200", **shape).read_s / 2
+    )
 
 
 def test_bad_arguments_are_named():
