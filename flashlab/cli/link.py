@@ -37,8 +37,8 @@ def command(kind, gen, lanes, size, retimers, direction, pageable, payload, as_j
             ("bandwidth", show_rate(found.bandwidth_bytes_per_s)),
             ("  before the first byte", show_time(found.start_s)),
             (
-                f"  {retimers} retimers, at most",
-                f"{show_time(found.retimer_s)} ({found.retimer_s / found.time_s:.2g} of it)",
+                "  retimers",
+                f"{retimers}: at most {show_time(found.retimer_s)}, {found.retimer_s / found.time_s:.2g} of it",
             ),
             ("  the bytes", show_time(size / found.rate_bytes_per_s)),
             ("the wire", show_rate(found.wire_bytes_per_s)),
