@@ -20,7 +20,7 @@ class _ThisPython(KernelSpecManager):
     """Whatever kernel is called python3 elsewhere on the machine, lessons run in the interpreter that builds them."""
 
     def get_kernel_spec(self, kernel_name):
-        return self.kernel_spec_class(ipykernel.kernelspec.RESOURCES, **ipykernel.kernelspec.get_kernel_dict())
+        return self.kernel_spec_class(resource_dir=ipykernel.kernelspec.RESOURCES, **ipykernel.kernelspec.get_kernel_dict())
 
 
 class _Kernel(AsyncKernelManager):

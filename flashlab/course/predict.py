@@ -15,7 +15,7 @@ def predict(id: str, **said: Any) -> None:
     factor of two half a point. The total is over every prediction committed to so far, in all lessons.
     """
     prediction = lessons.prediction(id)
-    if list(said.values()) == [...]:
+    if list(said.values()) == [...] and units.factor(next(iter(said)), prediction.unit):
         print(f"{id}  {prediction.question}")
         print(f'  Put a number in the place of the dots and run the cell again: predict("{id}", {prediction.unit}=...)')
         return

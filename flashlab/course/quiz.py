@@ -18,20 +18,22 @@ def quiz(id: str, answer: Any = None) -> None:
     if said is None:
         return
     right = _right(question, said)
+    shown = said if isinstance(said, str) else f"{said:g}"
     state.update("quiz", id, lambda old: _kept(old, said, right))
     if right:
-        print(f"{id}  {said}: right.")
+        print(f"{id}  {shown}: right.")
         return
     thought = question.feedback.get(str(said), "")
-    print(" ".join(filter(None, (f"{id}  {said}: not quite.", thought, f"Read again: {question.where}" * bool(question.where)))))
+    where = f"Read again: {question.where}." if question.where else ""
+    print(" ".join(filter(None, (f"{id}  {shown}: not quite.", thought, where))))
 
 
 def _ask(question: Question) -> None:
     print(f"{question.id}  {question.text}")
     for letter, text in question.choices.items():
         print(f"  {letter}) {text}")
-    example = f'"{next(iter(question.choices))}"' if question.choices else "a number"
-    print(f'  Answer with quiz("{question.id}", {example}){" or another letter" if question.choices else ""}.')
+    how = f'"{next(iter(question.choices))}") or another letter' if question.choices else "12.5), with your number"
+    print(f'  Answer with quiz("{question.id}", {how}.')
 
 
 def _said(question: Question, answer: Any) -> Any:
