@@ -108,9 +108,9 @@ def occupancy(cc: str | float, threads: int, registers: int, shared_memory: int)
 
 def limits_of(cc: str | float) -> Limits:
     """What an SM of this compute capability holds. Raises ValueError for one that is not NVIDIA's or not known."""
-    text = str(cc).strip().lower().removeprefix("sm_").removeprefix("sm").rstrip("af")
-    if text.isdigit():
-        text = f"{text[:-1]}.{text[-1]}" if len(text) > 1 and text not in ("10", "11", "12") else f"{text}.0"
+    text = str(cc).strip().lower().removeprefix("sm").removeprefix("_").rstrip("af")
+    if text.isdigit():  # "90" and "103" end in the minor version; "9" and "12" are major versions alone
+        text = f"{text}.0" if f"{text}.0" in CUDA else f"{text[:-1]}.{text[-1]}"
     if text not in CUDA:
         raise ValueError(f"cc must be one of {', '.join(CUDA)}, got {cc!r}")
     return LIMITS[text]

@@ -94,32 +94,12 @@ def read_time(total_bytes: float, blocks: int, part: str | GPU, *, blocks_per_sm
     """Seconds for `blocks` blocks to read equal shares of total_bytes, at most blocks_per_sm of them on an SM at a time."""
     part = gpu(part)
     each = total_bytes / whole("blocks", blocks)
-    whole("blocks_per_sm", blocks_per_sm)
     queues = _dealt(blocks, part.sms)
-    seconds = 0.0
-    full_rounds = max(0, min(n for _, n in queues) // blocks_per_sm - 1)
-    if full_rounds:
-        full = [(sms, blocks_per_sm) for sms, _ in queues]
-        resident = blocks_per_sm * sum(sms for sms, _ in full)
-        seconds = full_rounds * resident * each / _bandwidth(full, part, reader)
-    # What is left of a queue: [SMs, blocks not yet done, bytes that the resident ones still have to read on each SM].
-    left = [[sms, n - full_rounds * blocks_per_sm, 0.0] for sms, n in queues]
-    for queue in left:
-        queue[2] = min(blocks_per_sm, queue[1]) * each
-    while left:
-        resident = [(sms, min(blocks_per_sm, n)) for sms, n, _ in left]
-        demand = sum(sms * _sm_demand(n, reader) for sms, n in resident)
-        slowed = _bandwidth(resident, part, reader) / demand
-        rates = [slowed * _sm_demand(n, reader) for _, n in resident]
-        step = min(todo / rate for (_, _, todo), rate in zip(left, rates, strict=True))
-        seconds += step
-        for queue, rate in zip(left, rates, strict=True):
-            queue[2] -= rate * step
-            if queue[2] <= 1e-9 * each:
-                queue[1] -= min(blocks_per_sm, queue[1])
-                queue[2] = min(blocks_per_sm, queue[1]) * each
-        left = [queue for queue in left if queue[1]]
-    return seconds
+    full_rounds = max(0, min(n for _, n in queues) // whole("blocks_per_sm", blocks_per_sm) - 1)
+    full = [(sms, blocks_per_sm) for sms, _ in queues]
+    full_bytes = full_rounds * blocks_per_sm * each * sum(sms for sms, _ in full)
+    rest = [(sms, n - full_rounds * blocks_per_sm) for sms, n in queues]
+    return full_bytes / _bandwidth(full, part, reader) + _drain(rest, each, blocks_per_sm, part, reader)
 
 
 def decode_time(
@@ -181,6 +161,29 @@ def _dealt(blocks: int, sms: int) -> list[tuple[int, int]]:
     """Blocks dealt to SMs in turn: (SMs, blocks on each), the fuller ones first, idle SMs left out."""
     each, over = divmod(blocks, sms)
     return [(count, n) for count, n in ((over, each + 1), (sms - over, each)) if count and n]
+
+
+def _drain(queues: list[tuple[int, int]], each: float, blocks_per_sm: int, part: GPU, reader: Reader) -> float:
+    """Seconds until every SM has read its blocks of `each` bytes: step from one change of the resident blocks to the next."""
+    seconds = 0.0
+    left = [
+        [sms, n, min(blocks_per_sm, n) * each] for sms, n in queues
+    ]  # SMs, blocks, bytes the resident ones still want
+    while left:
+        resident = [(sms, min(blocks_per_sm, n)) for sms, n, _ in left]
+        demands = [_sm_demand(n, reader) for _, n in resident]
+        slowed = _bandwidth(resident, part, reader) / sum(
+            sms * d for (sms, _), d in zip(resident, demands, strict=True)
+        )
+        step = min(wanted / (slowed * d) for (_, _, wanted), d in zip(left, demands, strict=True))
+        seconds += step
+        for queue, demand in zip(left, demands, strict=True):
+            queue[2] -= slowed * demand * step
+            if queue[2] <= 1e-9 * each:
+                queue[1] -= min(blocks_per_sm, queue[1])
+                queue[2] = min(blocks_per_sm, queue[1]) * each
+        left = [queue for queue in left if queue[1]]
+    return seconds
 
 
 def _bandwidth(resident: list[tuple[int, int]], part: GPU, reader: Reader) -> float:

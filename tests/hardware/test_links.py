@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashlab.hardware import link, measured, offload_or_recompute
+from flashlab.hardware import gpu, link, measured, offload_or_recompute
 from flashlab.hardware.links import against_measured, payload_efficiency, wire_rate
 
 gens = st.sampled_from([3, 4, 5, 6])
@@ -25,7 +25,14 @@ def test_nvlink_one_way(kind, gen, gb_per_s):
 
 
 def test_c2c_one_way():
-    assert link("c2c").wire_bytes_per_s == 450e9
+    assert link("c2c").wire_bytes_per_s == 450e9 == gpu("gh200").c2c_bytes_per_s
+
+
+def test_links_and_gpus_agree():
+    largest = {2: "v100", 3: "a100", 4: "h100", 5: "b200"}
+    assert all(
+        link("nvlink", gen=gen).rate_bytes_per_s == gpu(name).nvlink_bytes_per_s for gen, name in largest.items()
+    )
 
 
 @pytest.mark.parametrize("payload, percent", [(128, 84), (256, 91), (512, 95.5)])
