@@ -1,1 +1,1 @@
-"""Attention in plain PyTorch, to be read and to be trusted: the oracle, the merge identity, and the loops over tiles."""
+"""Attention in plain PyTorch, to be read and trusted: the oracle, the merge identity, and the loops over tiles."""

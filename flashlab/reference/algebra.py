@@ -40,8 +40,8 @@ class Partial:
 
     def __post_init__(self):
         if self.out.shape[:-1] != self.lse.shape or self.out.dim() == 0:
-            raise ValueError(f"out has shape {tuple(self.out.shape)} and lse {tuple(self.lse.shape)}: lse must be out's "
-                             "shape without its last dimension")  # fmt: skip
+            shapes = f"out has shape {tuple(self.out.shape)} and lse {tuple(self.lse.shape)}"
+            raise ValueError(f"{shapes}: lse must be out's shape without its last dimension")
         if not self.base > 1:
             raise ValueError(f"base is {self.base}: a logarithm here needs a base above 1")
         if (self.lse == math.inf).any():
@@ -76,9 +76,8 @@ def merge(*partials: Partial) -> Partial:
     first = partials[0]
     for other in partials[1:]:
         if other.out.shape != first.out.shape or other.out.dtype != first.out.dtype:
-            raise ValueError(
-                f"cannot merge out {tuple(other.out.shape)} {other.out.dtype} into {tuple(first.out.shape)} {first.out.dtype}"
-            )
+            ours, theirs = (f"{tuple(p.out.shape)} {p.out.dtype}" for p in (first, other))
+            raise ValueError(f"cannot merge out {theirs} into {ours}")
         if other.base != first.base:
             raise ValueError(f"cannot merge lse to base {other.base:g} into base {first.base:g}: use with_base first")
     ln_base = math.log(first.base)

@@ -25,7 +25,13 @@ def tolerance(ref: torch.Tensor, low: torch.Tensor, *, factor: float = 2.0, atol
 
 
 def assert_close(
-    out: torch.Tensor, ref: torch.Tensor, low: torch.Tensor, *, factor: float = 2.0, atol: float = 0.0, name: str = "out"
+    out: torch.Tensor,
+    ref: torch.Tensor,
+    low: torch.Tensor,
+    *,
+    factor: float = 2.0,
+    atol: float = 0.0,
+    name: str = "out",
 ) -> None:
     """Raise AssertionError, saying where and by how much, unless ``out`` lies within ``tolerance`` of ``ref``.
 

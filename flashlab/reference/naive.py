@@ -2,7 +2,7 @@
 
     s_ij = softmax_scale * <q_i, k_j>                   head_dim ** -0.5 unless given
     s_ij = softcap * tanh(s_ij / softcap)               when softcap > 0 (Gemma 2, arXiv 2408.00118)
-    s_ij = s_ij - slope * |d(i) - j|                    with ALiBi (arXiv 2108.12409); d(i) is in flashlab.reference.mask
+    s_ij = s_ij - slope * |d(i) - j|                    with ALiBi (arXiv 2108.12409); d(i) as in reference.mask
     s_ij = -inf                                         where query i may not look at key j
     lse_i = log sum_j exp(s_ij)
     out_i = sum_j exp(s_ij - lse_i) v_j                 0 where the sum is empty, and then lse_i = -inf
@@ -103,7 +103,7 @@ def attention_varlen(
     """
     starts_q, starts_k = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     if len(starts_q) != len(starts_k):
-        raise ValueError(f"cu_seqlens_q holds {len(starts_q)} entries and cu_seqlens_k {len(starts_k)}: they must match")
+        raise ValueError(f"cu_seqlens_q holds {len(starts_q)} entries, cu_seqlens_k {len(starts_k)}: they must match")
     dtype = options.get("dtype", torch.float64)
     out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=dtype, device=q.device)
     wide = torch.promote_types(dtype, torch.float32)

@@ -39,7 +39,7 @@ def start(rows: int, head_dim: int, *, dtype: torch.dtype = torch.float64, devic
 
 
 def rescale(m: torch.Tensor, m_new: torch.Tensor) -> torch.Tensor:
-    """e^(m - m_new): what turns sums measured against m into sums measured against m_new. 0 where nothing came before."""
+    """e^(m - m_new): turns sums measured against m into sums measured against m_new. 0 where nothing came before."""
     return torch.exp(m - _anchor(m_new))
 
 

@@ -1,10 +1,10 @@
 """Attention of one head as loops over tiles, every load and store from HBM counted. Read it top to bottom.
 
-    naive           three launches; the score matrix goes to HBM and comes back, twice
+    naive              three launches; the score matrix goes to HBM and comes back, twice
     FlashAttention-1   keys outside, queries inside: K and V move once, Q, O, m and l once for every key tile
     FlashAttention-2   queries outside, keys inside: Q and O move once, K and V once for every query tile, and every
                        query tile is a program of its own
-    split-KV        FlashAttention-2 with the keys shared out too: many programs for one query, merged at the end
+    split-KV           FlashAttention-2 with the keys shared out too: many programs for one query, merged at the end
 
 The arithmetic of a tile is the same in all of them: flashlab.reference.online. Only the order of the loops differs, and
 with it what has to be carried through HBM. Sources: arXiv 2205.14135 (algorithm 1), arXiv 2307.08691 (algorithm 1),
@@ -39,7 +39,8 @@ def naive(q, k, v, *, causal=False, softmax_scale=None, element_bytes=2) -> Run:
     hbm.tensors |= {"s": q.new_zeros(len(q), len(k)), "p": q.new_zeros(len(q), len(k)), "o": torch.zeros_like(q)}
 
     program = hbm.program(0)
-    program.store("s", ..., tiling.scores(program.load("q"), program.load("k"), slice(0, len(q)), slice(0, len(k)), scale))
+    b_q, b_k = program.load("q"), program.load("k")
+    program.store("s", ..., tiling.scores(b_q, b_k, slice(0, len(q)), slice(0, len(k)), scale))
 
     hbm.launch()
     program = hbm.program(0)
@@ -116,7 +117,7 @@ def split_kv(q, k, v, *, block_m, block_n, num_splits, causal=False, softmax_sca
             if mine and tiling.sees(rows, tiling.k_tiles[mine[0]]):
                 out, lse = _attend(program, tiling, scale, program.load("q", rows), i, mine)
             else:
-                out, lse = online.finish(online.start(rows.stop - rows.start, q.shape[1], dtype=q.dtype, device=q.device))
+                out, lse = torch.zeros_like(q[rows]), torch.full_like(q[rows, 0], -math.inf)
             program.store("o_partial", (split, rows), out)
             program.store("lse_partial", (split, rows), lse)
 
@@ -147,6 +148,7 @@ def _attend(program, tiling, scale, b_q, i, k_tiles):
 def _prepare(q, k, v, block_m, block_n, causal, softmax_scale):
     for name, x, shape in (("q", q, q.shape), ("k", k, (len(k), q.shape[-1])), ("v", v, (len(k), q.shape[-1]))):
         if x.dim() != 2 or x.shape != shape:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected (seqlen, {q.shape[-1]}), one head, k and v alike")
+            expected = f"(seqlen, {q.shape[-1]}), one head, k and v alike"
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {expected}")
     scale = q.shape[1] ** -0.5 if softmax_scale is None else softmax_scale
     return Tiling(len(q), len(k), block_m, block_n, causal), scale

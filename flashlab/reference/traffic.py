@@ -59,7 +59,8 @@ def split_kv(
         keys += seen
         queries += min(block_m, seqlen_q - i) * (math.ceil(seen / per_split) if seen else 0)
     row, statistic = element_bytes * head_dim, STATISTIC_BYTES
-    partials = {"o_partial": statistic * num_splits * seqlen_q * head_dim, "lse_partial": statistic * num_splits * seqlen_q}
+    partial_rows = num_splits * seqlen_q
+    partials = {"o_partial": statistic * head_dim * partial_rows, "lse_partial": statistic * partial_rows}
     return _traffic(
         {"q": row * queries, "k": row * keys, "v": row * keys, **partials},
         {"o": row * seqlen_q, "lse": statistic * seqlen_q, **partials},

@@ -44,7 +44,8 @@ function render({ model, el }) {
     const ratio = Math.max(window.devicePixelRatio || 1, 1);
     canvas.width = width * ratio;
     canvas.height = height * ratio;
-    canvas.style.cssText = `width:${width}px;max-width:100%;aspect-ratio:${width}/${height};border-radius:8px;display:block`;
+    canvas.style.cssText =
+      `width:${width}px;max-width:100%;aspect-ratio:${width}/${height};border-radius:8px;display:block`;
     const ctx = canvas.getContext("2d");
     ctx.scale(ratio, ratio);
     ctx.fillStyle = panel;

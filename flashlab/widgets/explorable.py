@@ -1,8 +1,8 @@
 """What all widgets are made of: a validated state, a pure picture of it, controls that change one field each.
 
-State is a frozen dataclass that raises ValueError for what it cannot show; it holds plain Python values, so it compares,
-hashes and prints. A subclass of Explorable names its picture and its controls, and gets redrawing, ``figure`` and a
-text summary. One trait, ``state``, carries everything: observe it to link widgets.
+State is a frozen dataclass of plain Python values that raises ValueError for what it cannot show. A subclass of
+Explorable names its picture and its controls, and gets redrawing, ``figure`` and a text summary. One trait, ``state``,
+carries everything: observe it to link widgets.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""A Scene drawn by matplotlib. pyplot is not involved: no figure is kept, and a notebook shows it as the cell's result."""
+"""A Scene drawn by matplotlib, without pyplot: no figure is kept, and a notebook shows it as the cell's result."""
 
 from io import BytesIO
 
@@ -44,7 +44,11 @@ def draw(scene) -> SceneFigure:
 
 
 def _rect(axes, s, order):
-    look = {"facecolor": s["fill"] or "none", "edgecolor": s["stroke"] or "none", "linewidth": s["line"] * POINTS_A_PIXEL}
+    look = {
+        "facecolor": s["fill"] or "none",
+        "edgecolor": s["stroke"] or "none",
+        "linewidth": s["line"] * POINTS_A_PIXEL,
+    }
     corner, r = (s["x"], s["y"]), min(s["radius"], s["width"] / 2, s["height"] / 2)
     if r:
         box = f"round,pad=0,rounding_size={r}"

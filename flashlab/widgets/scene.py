@@ -1,7 +1,7 @@
-"""A picture as plain data: a light panel with rectangles, lines and text on it, and one sentence that says what it shows.
+"""A picture as plain data: a light panel with rectangles, lines and text on it, and what it shows in words.
 
-A widget's pure function makes a Scene; flashlab.widgets.figure draws it with matplotlib for a page without a kernel, and
-canvas.js in the browser, so both show the same thing. Lengths are pixels, y grows downwards, colours are CSS.
+A widget's pure function makes a Scene; flashlab.widgets.figure draws it with matplotlib for a page without a kernel,
+and canvas.js in the browser, so both show the same thing. Lengths are pixels, y grows downwards, colours are CSS.
 """
 
 from dataclasses import dataclass, field

@@ -114,7 +114,10 @@ def _words(state, taken, dividing, found):
             f"to {number(now.rescale)} of itself.",
             f"l and acc were sums of e^(s − {number(before.m)}); now they are sums of e^(s − {number(now.m)}).",
         )
-    return f"Tile {taken}: the maximum stands, so nothing is rescaled.", "The tile's terms are simply added to l and acc."
+    return (
+        f"Tile {taken}: the maximum stands, so nothing is rescaled.",
+        "The tile's terms are simply added to l and acc.",
+    )
 
 
 def _same(a, b):
@@ -158,7 +161,8 @@ def _scores(scene, state, taken, dividing, found):
         top, height = min(y(s), y(0)), abs(y(s) - y(0))
         scene.rect(x[j] + 2, top, width - 4, height, fill=_colour(state, j, taken, dividing), radius=2)
         if width >= 24:
-            scene.text(x[j] + width / 2, y(0) + 15 if s >= 0 else y(0) - 6, number(s), size=style.SMALL, fill=style.MUTED, anchor="middle")
+            across_zero = y(0) + 15 if s >= 0 else y(0) - 6  # away from the bar, where nothing else is
+            scene.text(x[j] + width / 2, across_zero, number(s), size=style.SMALL, fill=style.MUTED, anchor="middle")
     scene.line(LEFT, y(0), RIGHT, y(0), stroke=style.MUTED)
     scene.text(LEFT - 8, y(0) + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
     for t in range(taken):
@@ -191,7 +195,8 @@ def _weights(scene, state, taken, dividing, found):
         scene.rect(x[j] + 2, W_FLOOR - high, width - 4, high, fill=_colour(state, j, taken, dividing), radius=2)
     scene.line(LEFT, W_FLOOR, RIGHT, W_FLOOR, stroke=style.MUTED)
     scene.text(LEFT - 8, W_FLOOR + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
-    scene.text(LEFT - 8, W_TOP + 4, number(1 / now.l if dividing else 1), size=style.SMALL, fill=style.MUTED, anchor="end")
+    highest = number(1 / now.l if dividing else 1)
+    scene.text(LEFT - 8, W_TOP + 4, highest, size=style.SMALL, fill=style.MUTED, anchor="end")
     if width >= 24:
         scene.text(LEFT - 8, W_FLOOR + 22, "v", bold=True, anchor="end")
 

@@ -1,7 +1,7 @@
 """One look for every widget: colours, sizes and how numbers are written.
 
-The colours are Okabe and Ito's (jfly.uni-koeln.de/color), told apart with any kind of colour vision, on a light panel of
-their own, so that a dark page changes nothing. Colour never speaks alone: a number, a label or a dash says the same.
+The colours are Okabe and Ito's (jfly.uni-koeln.de/color), told apart with any kind of colour vision, on a light panel
+of their own, so that a dark page changes nothing. Colour never speaks alone: a number, a label or a dash says the same.
 """
 
 from flashlab.sizing.units import show_bytes

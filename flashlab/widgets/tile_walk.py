@@ -19,10 +19,19 @@ from flashlab.widgets.scene import Scene
 from flashlab.widgets.style import size
 
 ORDERS = {
-    "flash_attention_1": ("FlashAttention-1", "Keys outside: one program; K and V move once, Q and O again for every key tile."),
-    "flash_attention_2": ("FlashAttention-2", "Queries outside: a program a row; Q and O move once, K and V again for every row."),
-    "split_kv": ("split-KV", "The keys are shared out too: more programs, shorter walks, partial results to merge."),
-}  # fmt: skip
+    "flash_attention_1": (
+        "FlashAttention-1",
+        "Keys outside: one program; K and V move once, Q and O again for every key tile.",
+    ),
+    "flash_attention_2": (
+        "FlashAttention-2",
+        "Queries outside: a program a row; Q and O move once, K and V again for every row.",
+    ),
+    "split_kv": (
+        "split-KV",
+        "The keys are shared out too: more programs, shorter walks, partial results to merge.",
+    ),
+}
 MOST_Q_TILES, MOST_K_TILES = 16, 32
 
 
@@ -141,7 +150,8 @@ def _grid(scene, state, hbm, tiling):
     width, height = min(WIDTH / columns, 60), min(HEIGHT / rows, 48)
     top = TOP + (HEIGHT - rows * height) / 2
     done = {(visit.q_tile, visit.k_tile): visit.step + 1 for visit in hbm.visits}
-    scene.text(LEFT, top - 28, f"tiles of K and V, {_count(state.block_n, 'key')} each", size=style.SMALL, fill=style.MUTED)
+    title = f"tiles of K and V, {_count(state.block_n, 'key')} each"
+    scene.text(LEFT, top - 28, title, size=style.SMALL, fill=style.MUTED)
     for j in range(columns):
         if width >= 24 or j % 4 == 0:
             scene.text(LEFT + (j + 0.5) * width, top - 8, f"{j}", size=style.SMALL, fill=style.MUTED, anchor="middle")
@@ -176,7 +186,11 @@ def _cell(scene, x, y, width, height, when, step):
 
 
 def _legend(scene, y, skips, splits):
-    entries = [(style.NOW, style.INK, "at work"), (style.DONE, None, "done, and in which step"), (None, style.RULE, "to come")]
+    entries = [
+        (style.NOW, style.INK, "at work"),
+        (style.DONE, None, "done, and in which step"),
+        (None, style.RULE, "to come"),
+    ]
     x = LEFT
     for fill, stroke, label in entries + [(style.FAINT, None, "skipped")] * skips:
         scene.rect(x + 1.5, y - 10, 12, 12, fill=fill, stroke=stroke, radius=2)
@@ -216,8 +230,8 @@ def _bill(scene, moved, whole):
 class TileWalk(Explorable):
     """The walk over tiles: ``TileWalk(order="flash_attention_2", causal=False, step=0, ...)``.
 
-    The fields are Walk's; ValueError says what is wrong with one. ``figure()`` draws the current step for a page without
-    a kernel.
+    The fields are Walk's; ValueError says what is wrong with one. ``figure()`` draws the current step for a page
+    without a kernel.
     """
 
     State = Walk
@@ -226,7 +240,8 @@ class TileWalk(Explorable):
     def make_controls(self, state):
         return {
             "order": ipywidgets.Dropdown(
-                options=[(title, order) for order, (title, _) in ORDERS.items()], value=state.order, description="order",
+                options=[(title, order) for order, (title, _) in ORDERS.items()],
+                value=state.order, description="order",
                 style={"description_width": "9em"}, layout={"width": "30em"},
             ),
             "causal": ipywidgets.Checkbox(value=state.causal, description="causal", style={"description_width": "9em"}),

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashlab.reference.algebra import Partial, merge
@@ -21,7 +21,8 @@ def partials(draw, count, lses=LSE):
     for _ in range(count):
         lse = torch.tensor(draw(st.lists(lses, min_size=ROWS, max_size=ROWS)), dtype=torch.float64)
         out = torch.tensor(
-            draw(st.lists(st.floats(-100, 100), min_size=ROWS * HEAD_DIM, max_size=ROWS * HEAD_DIM)), dtype=torch.float64
+            draw(st.lists(st.floats(-100, 100), min_size=ROWS * HEAD_DIM, max_size=ROWS * HEAD_DIM)),
+            dtype=torch.float64,
         ).view(ROWS, HEAD_DIM)
         parts.append(Partial(out.masked_fill(lse[:, None] == -math.inf, draw(st.sampled_from([0.0, math.nan]))), lse))
     return parts
@@ -38,7 +39,7 @@ def normal(p):
     return Partial(p.out.masked_fill(p.lse[:, None] == -math.inf, 0), p.lse)
 
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @few

@@ -34,7 +34,8 @@ def test_the_last_step_is_softmax():
     scores, values = row(13)
     ours, whole = answers(Scrub(scores=scores, values=values, block_n=4))
     assert ours == pytest.approx(whole, abs=1e-12)
-    assert whole == pytest.approx(sum(math.exp(s) * v for s, v in zip(scores, values, strict=True)) / sum(map(math.exp, scores)))
+    weighted = sum(math.exp(s) * v for s, v in zip(scores, values, strict=True))
+    assert whole == pytest.approx(weighted / sum(map(math.exp, scores)))
     summary = SoftmaxScrubber(scores=scores, values=values, step=5).summary
     assert "Divide once" in summary and "the same, to 12 digits" in summary
 
