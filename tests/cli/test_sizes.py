@@ -1,7 +1,7 @@
 """Sizes as people write them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashlab.cli.sizes import parse_size, show_rate, show_time
@@ -65,6 +65,7 @@ def test_bits_are_never_taken_for_bytes(text):
         parse_size(text)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**53))
 def test_whole_bytes_come_back(size):
     assert parse_size(str(size)) == parse_size(f"{size}B") == size
