@@ -3,3 +3,8 @@
 from flashlab.kernels import backend
 
 backend.prepare()
+
+if backend.interpreting():
+    from flashlab.kernels.interpreter import quicken
+
+    quicken()

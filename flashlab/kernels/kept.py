@@ -1,0 +1,41 @@
+"""Launching a kernel that is already compiled.
+
+A call through Triton's jit binds, specialises and looks up its arguments each time: some 20 us of Python. A decode step is
+shorter than that. So a launcher that knows which calls are alike (same dtypes, strides, flags: its key) keeps what the
+first of them compiled, and launches that.
+
+What else Triton specialises on is looked at here: whether pointers are multiples of 16 bytes. A call with a pointer that
+is not goes through jit, always.
+"""
+
+from flashlab.kernels import backend
+
+MOST_KEPT = 4096
+ALIGNMENT = 16
+
+
+class Kept:
+    """A jit kernel and what it compiled to, by key. ``key`` must fix every dtype, constant, stride and the device."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+        self.compiled = {}
+
+    def __call__(self, key, grid: tuple[int, int, int], tensors: tuple, numbers: tuple, **options) -> None:
+        """Launch on ``tensors`` (None where there is none), then ``numbers``: all arguments in the kernel's order.
+
+        Numbers the kernel specialises on, and its constants, belong in the key.
+        """
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        together = 0
+        for pointer in pointers:
+            together |= pointer or 0
+        compiled = self.compiled.get(key) if together % ALIGNMENT == 0 else None
+        if compiled is not None:
+            compiled[grid](*pointers, *numbers)
+            return
+        compiled = self.kernel[grid](*tensors, *numbers, **options)
+        if together % ALIGNMENT == 0 and not backend.interpreting():
+            if len(self.compiled) >= MOST_KEPT:
+                self.compiled.clear()
+            self.compiled[key] = compiled
