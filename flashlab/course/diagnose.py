@@ -1,5 +1,6 @@
 """Which known mistake the reader's function behaves like."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,14 +28,17 @@ def diagnose(exercise: Exercise, trials: Sequence[Trial]) -> list[tuple[Mistake,
     failing trials; between equals, the one that is right where the reader is right.
     """
     failing = [trial for trial in trials if trial.complaint]
-    ranked = []
-    for mistake in exercise.mistakes:
-        explained = [trial for trial in failing if _like(mistake, trial)]
-        if explained:
-            shared = sum(_right(mistake, trial) for trial in trials if not trial.complaint)
-            ranked.append((len(explained), shared, mistake, explained))
-    ranked.sort(key=lambda entry: entry[:2], reverse=True)
-    return [(mistake, explained) for _, _, mistake, explained in ranked]
+    right = [trial for trial in trials if not trial.complaint]
+    found = [(mistake, [trial for trial in failing if _like(mistake, trial)]) for mistake in exercise.mistakes]
+    found = [(mistake, explained) for mistake, explained in found if explained]
+    tied = Counter(len(explained) for _, explained in found)
+
+    def rank(entry: tuple[Mistake, list[Trial]]) -> tuple[int, int]:
+        mistake, explained = entry
+        decide = tied[len(explained)] > 1
+        return len(explained), sum(_right(mistake, trial) for trial in right) if decide else 0
+
+    return sorted(found, key=rank, reverse=True)
 
 
 def _like(mistake: Mistake, trial: Trial) -> bool:

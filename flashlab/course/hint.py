@@ -1,7 +1,7 @@
 """Help that comes a step at a time, and the answer."""
 
 from flashlab.course import lessons, sources, state
-from flashlab.course.report import count
+from flashlab.course.report import count, say
 
 
 def hint(id: str) -> None:
@@ -10,7 +10,7 @@ def hint(id: str) -> None:
     total = len(exercise.hints)
     taken = state.update("hints", id, lambda old: min((old or 0) + 1, total))
     for number, step in enumerate(exercise.hints[:taken], start=1):
-        print(f"  {number}. {step}")
+        say(f"{number}. {step}", 2, 5)
     left = total - taken
     print(f"  ({count(left, 'more step')} to ask for.)" if left else f'  (That is all. solution("{id}") shows the answer.)')
 

@@ -5,6 +5,7 @@ import numbers
 from typing import Any
 
 from flashlab.course import lessons, state, units
+from flashlab.course.report import say
 from flashlab.course.spec import Prediction
 
 
@@ -16,19 +17,19 @@ def predict(id: str, **said: Any) -> None:
     """
     prediction = lessons.prediction(id)
     if list(said.values()) == [...] and units.factor(next(iter(said)), prediction.unit):
-        print(f"{id}  {prediction.question}")
-        print(f'  Put a number in the place of the dots and run the cell again: predict("{id}", {prediction.unit}=...)')
+        say(f"{id}  {prediction.question}", later=2)
+        say(f'Put a number in the place of the dots and run the cell again: predict("{id}", {prediction.unit}=...)', 2)
         return
     value, problem = _in_unit(prediction, said)
     if problem:
-        print(f"{id}  {problem}")
+        say(f"{id}  {problem}")
         return
     actual = float(prediction.answer())
     committed = state.update("predictions", id, lambda old: old or {"said": value, "points": points(value, actual)})
     unit = prediction.unit
-    print(f"You said {_number(value)} {unit}. {prediction.source}: {_number(actual)} {unit}. {_off(value, actual)} "
-          f"{prediction.explain(value, actual)}")
-    print(f"({_first(prediction, committed, value)}Scored: within 10% full, within 2x half. {_total()})")
+    say(f"You said {_number(value)} {unit}. {prediction.source}: {_number(actual)} {unit}. {_off(value, actual)} "
+        f"{prediction.explain(value, actual)}")
+    say(f"({_first(prediction, committed, value)}Scored: within 10% full, within 2x half. {_total()})")
 
 
 def points(said: float, actual: float) -> float:

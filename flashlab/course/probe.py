@@ -86,6 +86,10 @@ class PropertyProbe:
             unlike = self._unlike_spec(*calls[-1])
             if unlike:
                 return Outcome(error=str(unlike), cause=unlike.kind)
+        if not outcome.error and not calls:
+            raise RuntimeError(f"{self.exercise.id}: a test that does not call the function cannot fail")
+        if not outcome.error and not outcome.value and any(result is None for *_, result in calls):
+            return Outcome(error="yours is None (is a return missing?)", cause="type")
         return outcome
 
     def complaint(self, outcome: Outcome) -> Complaint | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from flashlab.course import lessons, state
 from flashlab.course.predict import number
+from flashlab.course.report import say
 from flashlab.course.spec import Question
 
 
@@ -25,13 +26,13 @@ def quiz(id: str, answer: Any = None) -> None:
         return
     thought = question.feedback.get(str(said), "")
     where = f"Read again: {question.where}." if question.where else ""
-    print(" ".join(filter(None, (f"{id}  {shown}: not quite.", thought, where))))
+    say(" ".join(filter(None, (f"{id}  {shown}: not quite.", thought, where))), later=2)
 
 
 def _ask(question: Question) -> None:
-    print(f"{question.id}  {question.text}")
+    say(f"{question.id}  {question.text}", later=2)
     for letter, text in question.choices.items():
-        print(f"  {letter}) {text}")
+        say(f"{letter}) {text}", 2, 5)
     how = f'"{next(iter(question.choices))}") or another letter' if question.choices else "12.5), with your number"
     print(f'  Answer with quiz("{question.id}", {how}.')
 

@@ -3,7 +3,7 @@
 import textwrap
 from dataclasses import dataclass
 
-WIDTH = 120
+WIDTH = 100
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -43,15 +43,15 @@ def text(report: Report, keep: str, hints_left: int) -> str:
     place = f" ({report.place})" if report.place else ""
     out = [f"{report.id}   your {report.name}{place}"]
     if report.ended:
-        out += _wrapped(report.ended, 2)
+        out += wrapped(report.ended, 2)
     for line in report.lines:
         out += _line(line)
     for remark in report.remarks:
-        out += _wrapped(remark, 2)
+        out += wrapped(remark, 2)
     if report.done:
-        out += _wrapped(f"{report.passed} of {report.passed}. {keep}", 2)
+        out += wrapped(f"{report.passed} of {report.passed}. {keep}", 2)
     elif report.lines:
-        out += _wrapped(f"{report.passed} of {len(report.lines)}. {more_help(report.id, hints_left)}", 2)
+        out += wrapped(f"{report.passed} of {len(report.lines)}. {more_help(report.id, hints_left)}", 2)
     return "\n".join(out)
 
 
@@ -73,13 +73,18 @@ def _line(line: Line) -> list[str]:
         return [f"  ok    {line.name}"]
     if line.same_cause:
         return [f"  FAIL  {line.name} (same cause)"]
-    out = _wrapped(f"FAIL  {line.name}: {line.detail}", 2, 8)
+    out = wrapped(f"FAIL  {line.name}: {line.detail}", 2, 8)
     for note in line.notes:
-        out += _wrapped(note, 8)
+        out += wrapped(note, 8)
     return out
 
 
-def _wrapped(line: str, indent: int, later: int | None = None) -> list[str]:
+def say(line: str, indent: int = 0, later: int | None = None) -> None:
+    """Print a line, broken between words where it is wider than a notebook's cell."""
+    print("\n".join(wrapped(line, indent, later)))
+
+
+def wrapped(line: str, indent: int, later: int | None = None) -> list[str]:
     return textwrap.wrap(
         line,
         WIDTH,

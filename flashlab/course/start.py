@@ -3,6 +3,7 @@
 import torch
 
 from flashlab.course import lessons, state
+from flashlab.course.report import say
 from flashlab.doctor import examine
 
 
@@ -12,9 +13,9 @@ def start(number: str) -> None:
     torch.manual_seed(0)
     health = examine()
     versions = ", ".join(f"{name} {version}" for name, version in health.versions.items())
-    print(f"Lesson {lesson.number}, {lesson.title}. Kernels run on: {health.device} ({versions}).")
+    say(f"Lesson {lesson.number}, {lesson.title}. Kernels run on: {health.device} ({versions}).", later=2)
     for line in (*health.problems, *health.notes):
-        print(f"  {line}")
+        say(line, 2)
     home = state.folder()
     print(f"  Your answers are kept in {home.name}/answers.json." if home else
           "  Your answers are not kept: open the lesson from workbook/ (make course) to keep them.")
