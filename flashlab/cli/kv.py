@@ -3,7 +3,6 @@
 import click
 
 from flashlab.cli.model_options import (
-    COUNT,
     TOKENS,
     memory_arguments,
     memory_options,
@@ -14,6 +13,7 @@ from flashlab.cli.model_options import (
     read_spec,
 )
 from flashlab.cli.output import emit_json, emit_table, json_option
+from flashlab.cli.sizes import COUNT, GpuName
 
 
 @click.command(short_help="what a model's KV cache takes")
@@ -21,7 +21,7 @@ from flashlab.cli.output import emit_json, emit_table, json_option
 @click.option("--batch", type=COUNT, default=1, show_default=True, help="Sequences.")
 @click.option("--input", "input_", type=TOKENS, default=1024, show_default=True, help="Prompt tokens of each.")
 @click.option("--output", type=TOKENS, default=1024, show_default=True, help="Generated tokens of each.")
-@click.option("--gpu", help="Also say what fits on this GPU, such as h200.")
+@click.option("--gpu", type=GpuName(), help="Also say what fits on this GPU, such as h200.")
 @memory_options
 @json_option
 def command(config, dtype, scales, state_dtype, page_size, tp, batch, input_, output, gpu, as_json, **memory):

@@ -4,8 +4,9 @@ from contextlib import contextmanager
 
 import click
 
+from flashlab.cli.sizes import COUNT, Size
+
 TOKENS = click.IntRange(0, 10**12)
-COUNT = click.IntRange(1, 10**9)
 
 _OPTION_OF = {
     "dtype": "--dtype",
@@ -15,7 +16,6 @@ _OPTION_OF = {
     "page_size": "--page-size",
     "tokens": "--input and --output",
     "input + output": "--input and --output",
-    "gpu": "--gpu",
     "utilization": "--memory-utilization",
     "weights": "--weights",
     "weights_dtype": "--weights-dtype",
@@ -33,9 +33,9 @@ _MODEL = (
 
 _MEMORY = (
     click.option("--memory-utilization", type=float, default=0.9, show_default=True, help="Share of the GPU's memory."),
-    click.option("--weights", type=int, metavar="SIZE", help="Bytes of all weights, as in 15GiB; counted if left out."),
+    click.option("--weights", type=Size(), metavar="SIZE", help="Bytes of all weights, as in 15GiB; counted if left out."),
     click.option("--weights-dtype", help="Format of counted weights; the config's own 16 bits if left out."),
-    click.option("--workspace", type=int, metavar="SIZE", default=0, show_default=True, help="Activations and graphs, a GPU."),
+    click.option("--workspace", type=Size(0), metavar="SIZE", default=0, show_default=True, help="Activations, graphs."),
 )
 
 
@@ -60,7 +60,7 @@ def options_named():
     """Turn the library's errors into one line that names the option rather than the argument."""
     try:
         yield
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError) as error:
         text = str(error)
         for argument in sorted(_OPTION_OF, key=len, reverse=True):
             if text.startswith(argument) and not text[len(argument)].isalnum():

@@ -3,7 +3,6 @@
 import click
 
 from flashlab.cli.model_options import (
-    COUNT,
     TOKENS,
     memory_arguments,
     memory_options,
@@ -14,11 +13,12 @@ from flashlab.cli.model_options import (
     read_spec,
 )
 from flashlab.cli.output import emit_json, emit_table, json_option
+from flashlab.cli.sizes import COUNT, GpuName
 
 
 @click.command(short_help="the largest batch and context that fit a GPU, and what limits them")
 @model_options
-@click.option("--gpu", required=True, help="A GPU of the table, such as h200, or live.")
+@click.option("--gpu", type=GpuName(), required=True, help="A GPU of the table, such as h200, or live.")
 @click.option("--input", "input_", type=TOKENS, help="Prompt tokens of a request; with --output, also concurrency.")
 @click.option("--output", type=TOKENS, help="Generated tokens of a request.")
 @click.option("--batch", type=COUNT, default=1, show_default=True, help="Sequences, for the largest context.")
@@ -58,4 +58,4 @@ def command(config, dtype, scales, state_dtype, page_size, tp, gpu, input_, outp
     if runs:
         rows.append(("requests at once, each reserving its end", f"{runs.own:.2f}"))
         rows.append(("requests at once, each as long as it is", f"{runs.growing:.2f}"))
-    emit_table(f"What fits: {spec.model.model_type} in {spec.format.name} on {gpu}", rows)
+    emit_table(f"What fits: {spec.model.model_type} in {spec.format.name} on {gpu.name}", rows)

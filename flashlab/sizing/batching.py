@@ -16,15 +16,15 @@ Time is counted in steps, nothing is drawn at random, and the same stream always
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from flashlab.hardware.checks import whole
 from flashlab.sizing.cache import CacheSpec
-from flashlab.sizing.checks import whole
 
 POLICIES = ("paged", "reserved")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """arrival: the first step in which it may be admitted. input, output: tokens."""
 
     arrival: int
@@ -32,8 +32,7 @@ class Request:
     output: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step. held_bytes are taken from the cache, live_bytes of them hold tokens; the tuples are request numbers."""
 
     time: int
@@ -47,8 +46,7 @@ class Step:
     preempted: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(NamedTuple):
     """What happened. Idle steps are left out of `steps`.
 
     spans: for each request, in the order given, the (first, last + 1) steps of each stretch that it ran.
@@ -220,7 +218,7 @@ class _Run:
 
     def step(self) -> None:
         preempted = self.grow()
-        admitted = () if preempted else self.admit()
+        admitted = self.admit()  # never one just preempted: what it freed has gone to an older one
         running = len(self.running)
         tokens = sum(one.tokens for one in self.running)
         live = sum(self.cost.live(one.tokens) for one in self.running)

@@ -1,17 +1,16 @@
 """The bytes that one GPU has left for a KV cache: memory * utilization - weights - workspace."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from flashlab.hardware.checks import whole
 from flashlab.sizing.cache import CacheSpec
-from flashlab.sizing.checks import whole
 from flashlab.sizing.formats import Format, kv_format
 from flashlab.sizing.parameters import count_parameters
 
 UTILIZATION = 0.9  # vLLM's gpu_memory_utilization for most of its life
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """Bytes of one GPU. weights_source says whether the weights were counted or given; cache may be negative."""
 
     memory: int

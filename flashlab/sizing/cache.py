@@ -9,9 +9,9 @@ section 3. The K and V of the very last token are written and never read, so the
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from flashlab.sizing.checks import whole
+from flashlab.hardware.checks import whole
 from flashlab.sizing.formats import FORMATS, kv_format
 from flashlab.sizing.layers import KINDS, Layer
 from flashlab.sizing.models import Model, read_model
@@ -19,8 +19,7 @@ from flashlab.sizing.models import Model, read_model
 BLOCK_TABLE_ENTRY = 4  # int32, as in flash-attn's and vLLM's block_table
 
 
-@dataclass(frozen=True, slots=True)
-class Paged:
+class Paged(NamedTuple):
     """A paged cache. bytes holds everything: pages, states, scales and block tables; tail_bytes of it hold no token."""
 
     page_size: int
@@ -47,6 +46,8 @@ class CacheSpec:
         self.layers = tuple(layers)
         if not self.layers or not all(isinstance(layer, Layer) for layer in self.layers):
             raise ValueError("layers: must hold at least one Layer")
+        for layer in set(self.layers):
+            layer.check()
         self.format = kv_format(dtype, scales)
         self.state_format = kv_format(state_dtype)
         if self.state_format.bits < 16:

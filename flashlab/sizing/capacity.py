@@ -5,17 +5,16 @@ fits on the group.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from flashlab.hardware.checks import whole
 from flashlab.sizing.budget import UTILIZATION, Budget, memory_budget
 from flashlab.sizing.cache import CacheSpec
-from flashlab.sizing.checks import whole
 
 WEIGHTS, CACHE, MODEL, NOTHING = "weights", "cache", "model", "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What fits on each GPU, and what limits it.
 
     limiter (of max_batch at `tokens`) and context_limiter (of max_context at `batch`) are "weights" (they leave no room
@@ -37,8 +36,7 @@ class Plan:
     context_limiter: str
 
 
-@dataclass(frozen=True, slots=True)
-class Concurrency:
+class Concurrency(NamedTuple):
     """How many requests of a mix run at once, on average; fractions are meant.
 
     longest: every request reserves the longest one's length. own: each reserves its own final length. growing: each

@@ -5,15 +5,14 @@ explicit head dimensions, windows, latents and other formats. Each wrong form be
 or article really used.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from flashlab.hardware.checks import whole
 from flashlab.sizing.cache import CacheSpec
-from flashlab.sizing.checks import whole
 from flashlab.sizing.units import show_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(NamedTuple):
     """A wrong formula: what it forgets, its numbers, the bytes it gives, and those bytes over the right ones."""
 
     name: str
@@ -23,8 +22,7 @@ class Wrong:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     """formula: one line for each sort of layer, and the total. bytes: at the peak, input + output tokens.
 
     needed_bytes: what is ever read, one token less, for the last token's K and V are written and never read.

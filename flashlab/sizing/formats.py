@@ -13,13 +13,12 @@ elements in blocks of 16 with one fp8 scale, over one fp32 scale a tensor (NVIDI
 tensor is vLLM's default for an fp8 KV cache.
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 SCALES = ("tensor", "head", "token_head", "block")
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """A storage format: bits an element, scale_bytes a scale, and block elements to a scale where scales is "block"."""
 
     name: str
@@ -95,10 +94,10 @@ def kv_format(dtype, scales: str | None = None) -> Format:
     if found.name not in _WITH_CHOICE:
         raise ValueError(f"scales {scales!r}: {found.name} has none to choose; only {', '.join(_WITH_CHOICE)} have")
     if scales in ("tensor", "head", "token_head"):
-        return replace(found, scales=scales, scale_bytes=4, block=0)
+        return found._replace(scales=scales, scale_bytes=4, block=0)
     kind, _, size = str(scales).partition(":")
     if kind == "block" and size.isascii() and size.isdigit() and 0 < int(size) <= 65536:
-        return replace(found, scales="block", scale_bytes=2, block=int(size))
+        return found._replace(scales="block", scale_bytes=2, block=int(size))
     raise ValueError(f"scales {scales!r}: must be tensor, head, token_head or block:N, as in block:32")
 
 

@@ -7,15 +7,14 @@
     linear    a state that does not grow: a recurrent matrix a head, and the last inputs of a short convolution
 """
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from flashlab.sizing.formats import Format
 
 KINDS = ("full", "sliding", "latent", "linear")
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One layer's cache. Head dimensions and states count elements; window counts tokens.
 
     A latent layer has one kv head whose K is the latent vector and whose V is empty, so there is no factor 2. A linear
@@ -30,7 +29,8 @@ class Layer:
     conv_elements: int = 0
     recurrent_elements: int = 0
 
-    def __post_init__(self):
+    def check(self) -> None:
+        """Raise ValueError where the fields contradict each other."""
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r}: must be one of {', '.join(KINDS)}")
         if (self.kind == "sliding") != (self.window is not None):
@@ -84,12 +84,11 @@ class Layer:
         if self.kind == "linear":
             if heads % tp:
                 raise ValueError(f"tp {tp}: must divide the {heads} key heads of the linear layers")
-            return replace(
-                self,
+            return self._replace(
                 kv_heads=heads // tp,
                 conv_elements=self.conv_elements // tp,
                 recurrent_elements=self.recurrent_elements // tp,
             )
         if heads % tp and tp % heads:
             raise ValueError(f"tp {tp}: must divide the {heads} kv heads or be a multiple of them")
-        return replace(self, kv_heads=max(1, heads // tp))
+        return self._replace(kv_heads=max(1, heads // tp))

@@ -6,7 +6,7 @@ listed in MODEL_TYPES is refused.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashlab.sizing.config import REQUIRED, Config, load_config
 from flashlab.sizing.layers import Layer
@@ -18,8 +18,7 @@ FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention
 _CONTEXT = {"gemma3": 131_072, "falcon": 2048}
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """What a config says of the cache. max_context is max_position_embeddings, None where the config has none."""
 
     model_type: str
