@@ -22,7 +22,7 @@ def predict(id: str, **said: Any) -> None:
         return
     value, problem = _in_unit(prediction, said)
     if problem:
-        say(f"{id}  {problem}")
+        print(f"{id}  {problem}")
         return
     actual = float(prediction.answer())
     committed = state.update("predictions", id, lambda old: old or {"said": value, "points": points(value, actual)})

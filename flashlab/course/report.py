@@ -3,7 +3,7 @@
 import textwrap
 from dataclasses import dataclass
 
-WIDTH = 100
+WIDTH = 115
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
