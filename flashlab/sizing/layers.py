@@ -48,8 +48,8 @@ class Layer(NamedTuple):
     def pages(self, tokens: int, page_size: int) -> int:
         """The most pages that a sequence holds while it grows to this length.
 
-        A window of w tokens that has slid to an odd place touches one page more at its start: ceil((w - 1) / p) + 1,
-        which is how vLLM sizes sliding layers too (SlidingWindowSpec).
+        A window of w tokens that has slid to an odd place can touch ceil((w - 1) / p) + 1 pages of p tokens (vLLM's
+        SlidingWindowSpec adds such a page too).
         """
         pages = -(-(tokens if self.kind != "linear" else 0) // page_size)
         return pages if self.window is None else min(pages, -(-(self.window - 1) // page_size) + 1)

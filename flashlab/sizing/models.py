@@ -13,7 +13,6 @@ from flashlab.sizing.layers import Layer
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
-
 # The longest context where published configs leave it to the class's default.
 _CONTEXT = {"gemma3": 131_072, "falcon": 2048}
 
@@ -42,7 +41,7 @@ def read_model(source) -> Model:
     model_type = outer.get("model_type")
     if model_type is None:
         raise ValueError("config: model_type is missing; it must be one of " + ", ".join(MODEL_TYPES))
-    if model_type not in MODEL_TYPES:
+    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
         raise ValueError(f"config: model_type {model_type!r} is not known; it must be one of " + ", ".join(MODEL_TYPES))
     config = Config(outer, model_type)
     if model_type == "gemma3":
@@ -161,8 +160,8 @@ def _qwen3_next(config: Config):
     layers, heads_q, heads_kv, head_dim, hidden = _attention(config, head_dim_default=REQUIRED)
     interval = config.count("full_attention_interval", "layers", 4)
     types = config.layer_types(layers, [FULL if (i + 1) % interval == 0 else LINEAR for i in range(layers)])
-    if SLIDING in types:
-        raise config.refused("layer_types", "holds sliding_attention", "made of full_attention and linear_attention")
+    if SLIDING in types or FULL not in types:
+        raise config.refused("layer_types", f"is {types!r}", "made of linear_attention and some full_attention")
     values, keys = config.heads("linear_num_value_heads", "linear_num_key_heads")
     dim_k, dim_v = config.count("linear_key_head_dim", "dim"), config.count("linear_value_head_dim", "dim")
     past = config.count("linear_conv_kernel_dim", "dim") - 1

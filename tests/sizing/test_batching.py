@@ -1,7 +1,7 @@
 """The simulated stream: every step replayed from the spans and held against memory."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flashlab.sizing import CacheSpec, GiB, Layer, Request, simulate, stream
@@ -23,7 +23,6 @@ def room_for(spec, requests, options, spare):
     return spec.constant_bytes + int(spec.sequence_bytes(longest, page) * (1 + spare))
 
 
-@settings(deadline=None)
 @given(st.sampled_from(SPECS), requests, policies, st.floats(0, 5))
 def test_replay(spec, requests, options, spare):
     room = room_for(spec, requests, options, spare)

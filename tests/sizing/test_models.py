@@ -145,10 +145,15 @@ def test_the_half_dtype_is_the_configs(config, spec):
     assert CacheSpec.from_config(config("llama-3-8b", torch_dtype=..., dtype="float16")).format.name == "fp16"
 
 
-@pytest.mark.parametrize("name", ["mamba2", "t5", "deepseek_v32", "qwen3.5", "LLAMA", "", 7])
+@pytest.mark.parametrize("name", ["mamba2", "t5", "deepseek_v32", "qwen3.5", "LLAMA", "", 7, True])
 def test_unknown_architectures_are_refused_by_name(config, name):
     with pytest.raises(ValueError, match=f"model_type {name!r} is not known; it must be one of llama, mistral"):
         CacheSpec.from_config(config("llama-3-8b", model_type=name))
+
+
+def test_a_model_type_that_is_no_string_is_refused(config):
+    with pytest.raises(ValueError, match="is not known"):
+        CacheSpec.from_config(config("llama-3-8b", model_type=["llama"]))
 
 
 def test_a_config_without_model_type_is_refused(config):
@@ -196,6 +201,8 @@ def test_missing_fields_are_refused_by_name(path, config):
         ("gemma-3-27b", {"text_config": ...}, "text_config is None"),
         ("gemma-3-27b", {"text_config": {"model_type": "llama"}}, "text_config.model_type is 'llama'"),
         ("qwen3-next-80b-a3b", {"linear_num_value_heads": 24}, "linear_num_key_heads is 16"),
+        ("qwen3-next-80b-a3b", {"layer_types": ["linear_attention"] * 48}, "and some full_attention"),
+        ("qwen3-next-80b-a3b", {"layer_types": ["full_attention", "sliding_attention"] * 24}, "and some full_attention"),
         ("qwen3-next-80b-a3b", {"linear_conv_kernel_dim": ...}, "linear_conv_kernel_dim is missing"),
         ("falcon-40b", {"num_kv_heads": 7}, "num_kv_heads is 7"),
         ("gpt2", {"head_dim": 80}, "head_dim is 80; it must be absent"),
