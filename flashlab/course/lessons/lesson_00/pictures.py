@@ -102,13 +102,13 @@ def underfill() -> None:
 def rooflines(names: tuple[str, ...], points: dict[str, float]) -> None:
     """min(peak, intensity x bandwidth) of several GPUs, and where some operations (name -> FLOP/byte) stand on the first."""
     colors = (READ, ACCENT, MUTED)
-    intensities = [2 ** (i / 16) for i in range(-96, 200)]
+    intensities = [2 ** (i / 16) for i in range(-96, 260)]
     with plot(9, 4.8) as ax:
         for name, color in zip(names, colors, strict=False):
             part = gpu(name)
             peak, bandwidth = part.dense_16bit_flops / 1e12, part.hbm_bytes_per_s / 1e12
             ax.plot(intensities, [min(peak, i * bandwidth) for i in intensities], color=color,
-                    label=f"{part.name}: {peak:.0f} TFLOP/s, {bandwidth:.2g} TB/s, ridge {part.ridge:.0f}")  # fmt: skip
+                    label=f"{part.name}: {peak:.0f} TFLOP/s, {bandwidth:.3g} TB/s, ridge {part.ridge:.0f}")  # fmt: skip
             ax.plot([part.ridge], [peak], "o", color=color, ms=6)
         first = gpu(names[0])
         for name, intensity in points.items():
@@ -119,7 +119,7 @@ def rooflines(names: tuple[str, ...], points: dict[str, float]) -> None:
                         ha="right" if sloping else "center", fontsize=9.5)  # fmt: skip
         ax.set_xscale("log")
         ax.set_yscale("log")
-        ax.set(xlim=(0.02, 5000), ylim=(0.1, 4000))
+        ax.set(xlim=(0.02, max(5000, 3 * max(points.values()))), ylim=(0.1, 4000))
         ax.set(xlabel="arithmetic intensity, FLOP per byte", ylabel="attainable TFLOP/s, 16 bit")
         ax.set_title("The roofline: a slope that memory sets, a roof that arithmetic sets")
         ax.grid(True)
