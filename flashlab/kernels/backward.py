@@ -44,6 +44,7 @@ from flashlab.kernels.common import (
     visible,
 )
 from flashlab.kernels.forward import alibi_stride, strides
+from flashlab.kernels.kept import Kept
 
 POS_INF = tl.constexpr(float("inf"))
 
@@ -52,7 +53,7 @@ POS_INF = tl.constexpr(float("inf"))
 def preprocess_kernel(
     p_o, p_do, p_lse, p_dlse, p_lse_log2, p_delta, p_cu_seqlens_q,
     stride_dob, stride_dot, stride_doh, stride_lse, seqlen_q, heads, num_tiles,
-    VARLEN: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+    VARLEN: tl.constexpr, DLSE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """delta and the LSE in log2 units, for one tile of rows of one head."""
     tile, head, batch = tile_of_program(num_tiles, heads, 1, False)
@@ -66,7 +67,7 @@ def preprocess_kernel(
     b_o = load_tile(p_o, rows.to(tl.int64) * heads * HEAD_DIM, valid, HEAD_DIM, BLOCK_D, True).to(lse.dtype)
     b_do = load_tile(p_do, rows.to(tl.int64) * stride_dot, valid, HEAD_DIM, BLOCK_D, True).to(lse.dtype)
     delta = tl.sum(b_o * b_do, 1)
-    if p_dlse is not None:
+    if DLSE:
         delta -= tl.load(p_dlse + stats, mask=valid, other=0.0)
     tl.store(p_delta + stats, delta, mask=valid)
     tl.store(p_lse_log2 + stats, tl.where(lse == NEG_INF, POS_INF, lse * LOG2E), mask=valid)
@@ -263,6 +264,9 @@ def dq_kernel(
     store_tile(p_dq, rows.to(tl.int64) * heads * HEAD_DIM, dq * softmax_scale, valid, HEAD_DIM, BLOCK_D)
 
 
+_preprocess, _dkdv, _dq = Kept(preprocess_kernel), Kept(dkdv_kernel), Kept(dq_kernel)
+
+
 def backward(
     do: torch.Tensor,
     dlse: torch.Tensor | None,
@@ -304,38 +308,46 @@ def backward(
         q, k, v, o, do = (backend.widen(tensor) for tensor in (q, k, v, o, do))
         results = tuple(backend.widen(tensor) for tensor in results)
     lse_log2, delta = torch.empty_like(lse), torch.empty_like(lse)
+    layout = *strides(q, varlen), *strides(k, varlen), *strides(v, varlen), *strides(do, varlen)
+    alibi = alibi_stride(alibi_slopes)
     banded = window_left >= 0 or window_right >= 0
-    features = dict(
-        GROUP=heads // heads_kv, VARLEN=varlen, SOFTCAP=softcap > 0.0, ALIBI=alibi_slopes is not None,
-        HAS_LEFT=window_left >= 0, HAS_RIGHT=window_right >= 0, HEAD_DIM=head_dim,
+    features = (
+        heads // heads_kv, varlen, softcap > 0.0, alibi_slopes is not None, window_left >= 0, window_right >= 0, head_dim,
     )  # fmt: skip
+    numbers = softmax_scale, softcap, window_left, window_right, *features
+    key = q.device, q.dtype, do.dtype, layout, alibi, heads, features
     inputs = q, k, v, do, lse_log2, delta
-    layout = (
-        *strides(q, varlen), *strides(k, varlen), *strides(v, varlen), *strides(do, varlen),
-        lse.shape[-1], alibi_stride(alibi_slopes), max_seqlen_q, max_seqlen_k,
-    )  # fmt: skip
-    scalars = softmax_scale, softcap, window_left, window_right
+    indices = cu_seqlens_q, cu_seqlens_k, alibi_slopes
+    sizes = *layout, lse.shape[-1], alibi, max_seqlen_q, max_seqlen_k
     with backend.on_device_of(q):
         config = configs.choose("preprocess", q, head_dim, max_seqlen_q, banded)
         num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
-        preprocess_kernel[(num_tiles * heads * batch,)](
-            o, do, lse, dlse if dlse is None else dlse.contiguous(), lse_log2, delta, cu_seqlens_q,
-            *strides(do, varlen), lse.shape[-1], max_seqlen_q, heads, num_tiles,
-            VARLEN=varlen, HEAD_DIM=head_dim, BLOCK_D=config.BLOCK_D, BLOCK_M=config.BLOCK_M,
-            num_warps=config.num_warps, num_stages=config.num_stages,
+        _preprocess(
+            (key, dlse is None),
+            (num_tiles * heads * batch, 1, 1),
+            (o, do, lse, None if dlse is None else dlse.contiguous(), lse_log2, delta, cu_seqlens_q),
+            (*strides(do, varlen), lse.shape[-1], max_seqlen_q, heads, num_tiles,
+             varlen, dlse is not None, head_dim, config.BLOCK_D, config.BLOCK_M),
+            **config.options,
         )  # fmt: skip
         config = configs.choose("dkdv", q, head_dim, max_seqlen_k, banded)
         num_tiles = triton.cdiv(max_seqlen_k, config.BLOCK_N)
-        dkdv_kernel[(num_tiles * heads_kv * batch,)](
-            *inputs, results[1], results[2], cu_seqlens_q, cu_seqlens_k, alibi_slopes,
-            *layout, heads_kv, num_tiles, *scalars, **features, **config.options(heads_kv),
-        )  # fmt: skip
+        _dkdv(
+            (key, config.blocks(heads_kv), config.num_warps, config.num_stages),
+            (num_tiles * heads_kv * batch, 1, 1),
+            (*inputs, results[1], results[2], *indices),
+            (*sizes, heads_kv, num_tiles, *numbers, *config.blocks(heads_kv)),
+            **config.options,
+        )
         config = configs.choose("dq", q, head_dim, max_seqlen_q, banded)
         num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
-        dq_kernel[(num_tiles * heads * batch,)](
-            *inputs, results[0], cu_seqlens_q, cu_seqlens_k, alibi_slopes,
-            *layout, heads, num_tiles, *scalars, **features, **config.options(heads),
-        )  # fmt: skip
+        _dq(
+            (key, config.blocks(heads), config.num_warps, config.num_stages),
+            (num_tiles * heads * batch, 1, 1),
+            (*inputs, results[0], *indices),
+            (*sizes, heads, num_tiles, *numbers, *config.blocks(heads)),
+            **config.options,
+        )
     if results[0] is not dq:
         for tensor, result in zip((dq, dk, dv), results, strict=True):
             tensor.copy_(result)

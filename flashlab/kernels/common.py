@@ -164,8 +164,11 @@ def band_range(
 
 @triton.jit
 def tanh(x):
-    """tanh without overflow: exp2 of a large argument is infinite, and 2 / inf is 0."""
-    return 1.0 - 2.0 / (tl.exp2(x * (2.0 * LOG2E)) + 1.0)
+    """tanh that neither overflows nor cancels: exp2 of a large argument is infinite, and 2 / inf is 0; near 0, where
+    1 - 2 / (exp(2x) + 1) would lose its digits, the Taylor series takes over (next term below 1e-8 of x)."""
+    x2 = x * x
+    series = x * (1.0 + x2 * (-1.0 / 3.0 + x2 * (2.0 / 15.0 + x2 * (-17.0 / 315.0 + x2 * (62.0 / 2835.0)))))
+    return tl.where(x2 < 0.0625, series, 1.0 - 2.0 / (tl.exp2(x * (2.0 * LOG2E)) + 1.0))
 
 
 @triton.jit

@@ -30,16 +30,14 @@ class Launch:
     num_stages: int
     heads_together: int = 1
 
-    def head_group(self, heads: int) -> int:
-        """How many heads run side by side: a divisor of heads."""
-        return math.gcd(heads, self.heads_together)
+    def blocks(self, heads: int) -> tuple[int, int, int, int]:
+        """(BLOCK_D, BLOCK_M, BLOCK_N, HEAD_GROUP). Heads that run side by side must divide heads."""
+        return self.BLOCK_D, self.BLOCK_M, self.BLOCK_N, math.gcd(heads, self.heads_together)
 
-    def options(self, heads: int) -> dict:
-        """The keyword arguments of a launch."""
-        return dict(
-            BLOCK_D=self.BLOCK_D, BLOCK_M=self.BLOCK_M, BLOCK_N=self.BLOCK_N, HEAD_GROUP=self.head_group(heads),
-            num_warps=self.num_warps, num_stages=self.num_stages,
-        )  # fmt: skip
+    @functools.cached_property
+    def options(self) -> dict[str, int]:
+        """What is not a kernel's argument."""
+        return dict(num_warps=self.num_warps, num_stages=self.num_stages)
 
 
 def choose(kernel: str, tensor: torch.Tensor, head_dim: int, seqlen: int, banded: bool) -> Launch:

@@ -35,6 +35,7 @@ from flashlab.kernels.common import (
     token_offsets,
     visible,
 )
+from flashlab.kernels.kept import Kept
 
 
 @triton.jit
@@ -134,6 +135,9 @@ def forward_kernel(
     tl.store(p_lse + rows, lse, mask=rows < seqlen_q)
 
 
+_forward = Kept(forward_kernel)
+
+
 def forward(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -177,16 +181,22 @@ def forward(
         result = backend.widen(o)
     config = configs.choose("forward", q, head_dim, max_seqlen_q, window_left >= 0 or window_right >= 0)
     num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
+    layout = (
+        *strides(q, varlen), *strides(k, varlen and not page_size), *strides(v, varlen and not page_size),
+    )  # fmt: skip
+    rows = alibi_stride(alibi_slopes), 0 if block_table is None else block_table.stride(0)
+    constants = (
+        heads // k.shape[-2], varlen, page_size, softcap > 0.0, alibi_slopes is not None,
+        window_left >= 0, window_right >= 0, head_dim, *config.blocks(heads),
+    )  # fmt: skip
     with backend.on_device_of(q):
-        forward_kernel[(num_tiles * heads * batch,)](
-            q, k, v, result, lse, cu_seqlens_q, cu_seqlens_k, alibi_slopes, block_table,
-            *strides(q, varlen), *strides(k, varlen and not page_size), *strides(v, varlen and not page_size),
-            lse.shape[-1], alibi_stride(alibi_slopes), 0 if block_table is None else block_table.stride(0),
-            max_seqlen_q, max_seqlen_k, heads, num_tiles, softmax_scale, softcap, window_left, window_right,
-            GROUP=heads // k.shape[-2], VARLEN=varlen, PAGE_SIZE=page_size, SOFTCAP=softcap > 0.0,
-            ALIBI=alibi_slopes is not None, HAS_LEFT=window_left >= 0, HAS_RIGHT=window_right >= 0,
-            HEAD_DIM=head_dim, BLOCK_D=config.BLOCK_D, BLOCK_M=config.BLOCK_M, BLOCK_N=config.BLOCK_N,
-            HEAD_GROUP=config.head_group(heads), num_warps=config.num_warps, num_stages=config.num_stages,
+        _forward(
+            (q.device, q.dtype, layout, rows, heads, constants, config.num_warps, config.num_stages),
+            (num_tiles * heads * batch, 1, 1),
+            (q, k, v, result, lse, cu_seqlens_q, cu_seqlens_k, alibi_slopes, block_table),
+            (*layout, lse.shape[-1], *rows, max_seqlen_q, max_seqlen_k, heads, num_tiles,
+             softmax_scale, softcap, window_left, window_right, *constants),
+            **config.options,
         )  # fmt: skip
     if result is not o:
         o.copy_(result)

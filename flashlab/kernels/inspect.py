@@ -119,14 +119,14 @@ def _compile(request: Request) -> Report:
     values = dict(
         GROUP=request.group, VARLEN=request.varlen, PAGE_SIZE=request.page_size, SOFTCAP=request.softcap,
         ALIBI=request.alibi, HAS_LEFT=request.window, HAS_RIGHT=banded, HEAD_DIM=request.head_dim,
-        **launch.options(heads=16), p_dlse=None,
+        **dict(zip(("BLOCK_D", "BLOCK_M", "BLOCK_N", "HEAD_GROUP"), launch.blocks(heads=16), strict=True)),
+        DLSE=False, p_dlse=None,
     )  # fmt: skip
     absent = dict(p_cu_seqlens_q=request.varlen, p_cu_seqlens_k=request.varlen, p_alibi_slopes=request.alibi,
                   p_block_table=request.page_size)  # fmt: skip
     values |= {pointer: None for pointer, given in absent.items() if not given}
     source = ASTSource(function, *_signature(function, values, element))
-    options = dict(num_warps=launch.num_warps, num_stages=launch.num_stages)
-    compiled = triton.compile(source, target=GPUTarget("cuda", major * 10 + minor, 32), options=options)
+    compiled = triton.compile(source, target=GPUTarget("cuda", major * 10 + minor, 32), options=launch.options)
     registers, stack = _resources(compiled.asm["cubin"])
     return Report(
         kernel=request.kernel,
