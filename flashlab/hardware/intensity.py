@@ -16,7 +16,7 @@ arithmetic does not run on tensor cores; its intensity is so low that the bandwi
 
 from typing import NamedTuple
 
-from flashlab.hardware.checks import heads, whole
+from flashlab.hardware.checks import heads, positive, whole
 from flashlab.hardware.gpus import GPU, gpu, known
 
 SOFTMAX_FLOP = 5
@@ -91,8 +91,7 @@ def roofline(
     heads(heads_q, heads_kv)
     for name, size in (("batch", batch), ("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k), ("head_dim", head_dim)):
         whole(name, size)
-    if not 0 < element_bytes <= 8:
-        raise ValueError(f"element_bytes must be above 0 and at most 8, got {element_bytes}")
+    positive("element_bytes", element_bytes, 8)
     pairs = batch * heads_q * (_causal_pairs(seqlen_q, seqlen_k) if causal else seqlen_q * seqlen_k)
     q_bytes = batch * heads_q * seqlen_q * head_dim * element_bytes
     k_bytes = batch * heads_kv * seqlen_k * head_dim * element_bytes

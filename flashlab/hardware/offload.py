@@ -9,7 +9,7 @@ is 4 * heads_q * head_dim FLOP for each layer and pair of query and key under th
 
 from typing import NamedTuple
 
-from flashlab.hardware.checks import whole
+from flashlab.hardware.checks import positive, whole
 from flashlab.hardware.gpus import GPU, gpu, known
 from flashlab.hardware.links import Transfer
 
@@ -61,14 +61,14 @@ def offload_or_recompute(
         TypeError, ValueError: an argument is out of range, or the GPU or its rate is not known.
     """
     part = gpu(part)
+    if not isinstance(over, Transfer):
+        raise TypeError(f"over must be a Transfer such as link('pcie', gen=5), got {over!r}")
     whole("tokens", tokens)
-    for name, value in (("bytes_per_token", bytes_per_token), ("parameters", parameters)):
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, got {value}")
+    positive("bytes_per_token", bytes_per_token)
+    positive("parameters", parameters)
+    positive("efficiency", efficiency, 1)
     for name, value in (("layers", layers), ("heads_q", heads_q), ("head_dim", head_dim)):
         whole(name, value, 0)
-    if not 0 < efficiency <= 1:
-        raise ValueError(f"efficiency must be above 0 and at most 1, got {efficiency}")
     kv_bytes = tokens * bytes_per_token
     attention = 4 * layers * heads_q * head_dim * tokens * (tokens + 1) / 2
     recompute_s = (2 * parameters * tokens + attention) / (known(part, "dense_16bit_flops") * efficiency)

@@ -47,6 +47,8 @@ def num_splits(
     whole("sms", sms)
     whole("key_blocks", key_blocks)
     whole("max_splits", max_splits)
+    whole("query_blocks", query_blocks)
+    whole("kv_head_bytes", kv_head_bytes, 0)
     if 5 * blocks >= 4 * sms:  # 80% of the GPU is busy already
         if kv_head_bytes > L2_BYTES and query_blocks >= 2 * sms and not causal:
             return min(-(-kv_head_bytes // L2_BYTES), max_splits, key_blocks)

@@ -87,3 +87,7 @@ def test_bad_arguments_are_named():
         num_splits(blocks=0, sms=108, key_blocks=9)
     with pytest.raises(TypeError, match="key_blocks must be an integer"):
         num_splits(blocks=1, sms=108, key_blocks=9.0)
+    with pytest.raises(TypeError, match="query_blocks must be an integer, got 'x'"):
+        num_splits(blocks=1, sms=108, key_blocks=9, query_blocks="x")
+    with pytest.raises(ValueError, match="kv_head_bytes must be at least 0, got -5"):
+        num_splits(blocks=1, sms=108, key_blocks=9, kv_head_bytes=-5)
