@@ -82,6 +82,7 @@ def command(part, batch, heads_q, heads_kv, context, head_dim, element_bytes, bl
         notes=[
             f"Without splits {used.gqa_packed:.2%} of the SMs have work ({used.per_query_head:.2%} with a block per query "
             f"head, {used.batch_alone:.2%} counting the batch alone).",
-            "Times come from a model fitted to one H200; elsewhere they scale with the datasheet's bandwidth.",
+            "Times come from a model fitted to one H200. Elsewhere the datasheet's bandwidth bounds them, and one block is taken "
+            "to read as fast as there.",
         ],
     )

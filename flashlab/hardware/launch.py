@@ -74,7 +74,8 @@ def prefill_grid(
     pack_gqa: bool = False,
 ) -> Grid:
     """One block for every tile of BLOCK_M queries of every query head. Raises TypeError, ValueError on bad sizes."""
-    return _grid(batch, heads_q, heads_kv, seqlen_q, seqlen_k or seqlen_q, block_m, block_n, 1, pack_gqa)
+    seqlen_k = seqlen_q if seqlen_k is None else seqlen_k
+    return _grid(batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, 1, pack_gqa)
 
 
 def decode_grid(
@@ -102,12 +103,11 @@ def waves(*, blocks: int, sms: int, blocks_per_sm: int = 1) -> Waves:
     return Waves(blocks, capacity, count, rounds, tail, capacity - tail, count / rounds)
 
 
-def underuse(*, batch: int, heads_q: int, heads_kv: int, sms: int) -> Underuse:
+def underuse(*, batch: int, heads_q: int, heads_kv: int, sms: int, block_m: int = 64) -> Underuse:
     """Blocks over SMs for one query token, never above 1. Raises TypeError, ValueError on bad sizes."""
-    heads(heads_q, heads_kv)
-    whole("batch", batch)
     whole("sms", sms)
-    return Underuse(*(min(1.0, batch * blocks / sms) for blocks in (1, heads_q, heads_kv)))
+    packed = decode_grid(batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_k=1, block_m=block_m).rows
+    return Underuse(*(min(1.0, blocks / sms) for blocks in (batch, batch * heads_q, packed)))
 
 
 def _grid(

@@ -14,7 +14,7 @@ The time of a split decode step is this reading time, the combine's traffic, and
 from typing import NamedTuple
 
 from flashlab.hardware import measured
-from flashlab.hardware.checks import heads, whole
+from flashlab.hardware.checks import positive, whole
 from flashlab.hardware.gpus import GPU, gpu, known
 from flashlab.hardware.launch import decode_grid, waves
 
@@ -23,8 +23,8 @@ READ_SHARE = 0.926  # of the datasheet's bandwidth: 4445 of an H200's 4800 GB/s
 
 
 class Reader(NamedTuple):
-    """How a kernel reads memory. On other GPUs than the measured one the first two rates are taken to be the same, which
-    holds as far as the latency of memory does.
+    """How a kernel reads memory. On other GPUs than the measured one the first two rates and the start are taken to be the
+    same, unmeasured: one block alone is slower where memory answers later. Only the last term scales with the GPU.
 
     Attributes:
         block_bytes_per_s: one block by itself.
@@ -79,7 +79,8 @@ def staircase_time(
     block_s: float = STAIR_BLOCK_S,
     start_s: float = STAIR_START_S,
 ) -> float:
-    """Seconds for a grid whose blocks all take block_s, whoever shares their SM."""
+    """Seconds for a grid whose blocks all take block_s, whoever shares their SM. Raises TypeError, ValueError."""
+    positive("block_s", block_s)
     return start_s + waves(blocks=blocks, sms=sms, blocks_per_sm=blocks_per_sm).rounds * block_s
 
 
@@ -93,7 +94,7 @@ def read_rate(blocks: int, part: str | GPU = measured.GPU, *, reader: Reader = S
 def read_time(total_bytes: float, blocks: int, part: str | GPU, *, blocks_per_sm: int = 1, reader: Reader) -> float:
     """Seconds for `blocks` blocks to read equal shares of total_bytes, at most blocks_per_sm of them on an SM at a time."""
     part = gpu(part)
-    each = total_bytes / whole("blocks", blocks)
+    each = positive("total_bytes", total_bytes) / whole("blocks", blocks)
     queues = _dealt(blocks, part.sms)
     full_rounds = max(0, min(n for _, n in queues) // whole("blocks_per_sm", blocks_per_sm) - 1)
     full = [(sms, blocks_per_sm) for sms, _ in queues]
@@ -125,12 +126,13 @@ def decode_time(
     grid = decode_grid(
         batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_k=seqlen_k, block_n=block_n, num_splits=num_splits
     )
-    group = heads(heads_q, heads_kv)
-    if not 0 < element_bytes <= 8:
-        raise ValueError(f"element_bytes must be above 0 and at most 8, got {element_bytes}")
+    positive("element_bytes", element_bytes, 8)
     kv_bytes = int(2 * batch * heads_kv * seqlen_k * whole("head_dim", head_dim) * element_bytes)
-    read_s = read_time(kv_bytes, grid.blocks, part, blocks_per_sm=blocks_per_sm, reader=reader)
-    partial_bytes = grid.rows * num_splits * group * (head_dim + 1) * 4 if num_splits > 1 else 0
+    # Query tiles of one kv head each read its keys, side by side: memory delivers them once, L2 again.
+    tiles = grid.query_blocks
+    shared = reader._replace(gpu_share=tiles * reader.gpu_share)
+    read_s = read_time(tiles * kv_bytes, grid.blocks, part, blocks_per_sm=blocks_per_sm, reader=shared)
+    partial_bytes = batch * heads_q * num_splits * (head_dim + 1) * 4 if num_splits > 1 else 0
     combine_s = 2 * partial_bytes / _most(part, reader)
     time_s = read_s + combine_s + reader.start_s
     count = waves(blocks=grid.blocks, sms=part.sms, blocks_per_sm=blocks_per_sm).waves

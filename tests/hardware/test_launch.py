@@ -72,7 +72,19 @@ def test_bad_grids_are_refused(bad, error, words):
         decode_grid(**(shape | bad))
 
 
+def test_no_keys_are_refused_not_replaced():
+    with pytest.raises(ValueError, match="seqlen_k must be at least 1, got 0"):
+        prefill_grid(batch=1, heads_q=1, heads_kv=1, seqlen_q=100, seqlen_k=0)
+
+
+def test_packed_readings_count_the_blocks_that_are_launched():
+    shape = dict(batch=1, heads_q=128, heads_kv=1)
+    assert underuse(sms=132, **shape).gqa_packed == decode_grid(seqlen_k=1024, **shape).rows / 132 == 2 / 132
+
+
 def test_bad_waves_are_refused():
+    with pytest.raises(TypeError, match="blocks must be an integer, got True"):
+        waves(blocks=True, sms=132)
     with pytest.raises(ValueError, match="blocks must be at least 1, got 0"):
         waves(blocks=0, sms=132)
     with pytest.raises(ValueError, match="sms must be at least 1"):

@@ -71,6 +71,25 @@ def test_what_a_decode_step_is_made_of():
     )
 
 
+def test_query_tiles_of_one_kv_head_each_read_its_keys():
+    """128 query heads on one kv head are two tiles: alone as slow as one, and no faster than memory when there are many."""
+    shape = dict(heads_kv=1, head_dim=128, seqlen_k=65536)
+    one, two = (decode_time("h200", batch=1, heads_q=h, num_splits=1, **shape) for h in (64, 128))
+    assert (one.blocks, two.blocks) == (1, 2)
+    assert two.read_s == pytest.approx(one.read_s, rel=1e-3)
+    assert two.bytes == one.bytes
+    many = decode_time("h200", batch=512, heads_q=128, num_splits=1, **shape)
+    assert many.bytes / many.read_s <= gpu("h200").hbm_bytes_per_s * DECODE_TILE.gpu_share
+
+
+@pytest.mark.parametrize("heads_q, heads_kv", [(32, 8), (128, 1)])
+def test_partial_results_are_written_once_and_read_once(heads_q, heads_kv):
+    part = gpu("h200")
+    step = decode_time(part, batch=2, heads_q=heads_q, heads_kv=heads_kv, head_dim=128, seqlen_k=8192, num_splits=4)
+    partial = 2 * heads_q * 4 * (128 + 1) * 4
+    assert step.combine_s * part.hbm_bytes_per_s * DECODE_TILE.gpu_share == pytest.approx(2 * partial)
+
+
 def test_a_smaller_format_takes_less_time():
     shape = dict(batch=8, heads_q=32, heads_kv=8, head_dim=128, seqlen_k=65536, num_splits=2)
     assert decode_time("h200", **shape, element_bytes=1).read_s == pytest.approx(
@@ -91,3 +110,9 @@ def test_bad_arguments_are_named():
             decode_time("h200", **(shape | bad))
     with pytest.raises(ValueError, match="blocks must be at least 1"):
         read_rate(0)
+    with pytest.raises(TypeError, match="element_bytes must be a number, got '2'"):
+        decode_time("h200", **shape, element_bytes="2")
+    with pytest.raises(ValueError, match="total_bytes must be above 0 and finite, got nan"):
+        read_time(float("nan"), 1, "h200", reader=DECODE_TILE)
+    with pytest.raises(ValueError, match="block_s must be above 0 and finite, got -1"):
+        staircase_time(blocks=1, sms=1, block_s=-1)
