@@ -2,7 +2,7 @@
 
 import click
 
-from flashlab.cli.output import bad, emit_json, emit_table, json_option
+from flashlab.cli.output import emit_json, emit_table, json_option
 from flashlab.cli.sizes import Size, show_rate, show_time
 
 
@@ -25,24 +25,24 @@ def command(kind, gen, lanes, size, retimers, direction, pageable, payload, as_j
         found = link(kind, bytes=size, direction=direction, pinned=not pageable, **given)
     except ValueError as error:
         name = str(error).split()[0]
-        raise bad(f"--{name}", given.get(name), str(error)) from error
+        option = "--pageable" if name == "pinned" else f"--{name} {given[name]}"
+        raise click.UsageError(f"{option}: {error}") from error
     if as_json:
         return emit_json(dict(kind=kind, direction=direction, retimers=retimers, **found._asdict()))
     from flashlab.sizing.units import show_bytes
 
+    added = f"{retimers}: at most {show_time(found.retimer_s)}, {found.retimer_s / found.time_s:.2g} of it"
+    on_pcie = kind == "pcie"
     emit_table(
         f"{show_bytes(size)} over {found.link}",
         [
             ("time", show_time(found.time_s)),
             ("bandwidth", show_rate(found.bandwidth_bytes_per_s)),
             ("  before the first byte", show_time(found.start_s)),
-            (
-                "  retimers",
-                f"{retimers}: at most {show_time(found.retimer_s)}, {found.retimer_s / found.time_s:.2g} of it",
-            ),
+            *([("  retimers", added)] if on_pcie else []),
             ("  the bytes", show_time(size / found.rate_bytes_per_s)),
             ("the wire", show_rate(found.wire_bytes_per_s)),
-            ("packets carry", f"{found.payload_efficiency:.1%} payload"),
+            *([("packets carry", f"{found.payload_efficiency:.1%} payload")] if on_pcie else []),
             ("an endless transfer", show_rate(found.rate_bytes_per_s)),
             ("half of that from", show_bytes(found.half_rate_bytes)),
         ],

@@ -20,7 +20,7 @@ def command(cc, part, threads, registers, shared_memory, as_json):
     if (cc is None) == (part is None):
         raise click.UsageError("give --cc or --gpu: one of them, such as --cc 9.0")
     option, asked = ("--cc", cc) if part is None else ("--gpu", part.name)
-    cc = cc or part.cc
+    cc = cc if part is None else part.cc
     try:
         found = occupancy(cc, threads, registers, shared_memory)
     except ValueError as error:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from flashlab.hardware import measured
 from flashlab.hardware.checks import whole
 
+KINDS = ("pcie", "nvlink", "c2c")
 PCIE_GIGATRANSFERS = {3: 8, 4: 16, 5: 32, 6: 64}
 PCIE_LANES = (1, 2, 4, 8, 16)
 PACKET_BYTES, FLIT_HEADER_BYTES = 24, 16
@@ -52,7 +53,7 @@ class Transfer(NamedTuple):
         bandwidth_bytes_per_s: bytes / time_s.
         rate_bytes_per_s: what an endless transfer would reach.
         wire_bytes_per_s: after encoding, before packets.
-        payload_efficiency: payload bytes over packet bytes, 0 to 1.
+        payload_efficiency: payload bytes over packet bytes, 0 to 1; None on other links than PCIe.
         start_s: before the first byte.
         retimer_s: latency of the retimers.
         half_rate_bytes: the size that reaches half of the rate.
@@ -65,7 +66,7 @@ class Transfer(NamedTuple):
     bandwidth_bytes_per_s: float
     rate_bytes_per_s: float
     wire_bytes_per_s: float
-    payload_efficiency: float
+    payload_efficiency: float | None
     start_s: float
     retimer_s: float
     half_rate_bytes: float
@@ -91,35 +92,37 @@ def link(
         lanes: PCIe lanes (16 if not given), or NVLinks used (if not given, all of the largest part's).
         bytes: how many.
         direction: "host_to_device" or "device_to_host"; for NVLink and C2C both are alike.
-        pinned: whether the host's memory is page-locked.
+        pinned: on a PCIe link, whether the host's memory is page-locked.
         retimers: on a PCIe link, 0 to 2.
-        payload: bytes of data in a PCIe packet, 128 to 4096.
+        payload: on a PCIe link, bytes of data in a packet, 128 to 4096.
 
     Raises:
         TypeError, ValueError: an argument is out of range, or does not go with this kind of link.
     """
     size = whole("bytes", bytes)
+    if kind not in KINDS:
+        raise ValueError(f"kind must be pcie, nvlink or c2c, got {kind!r}")
     if direction not in DIRECTIONS:
         raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}")
     if kind == "pcie":
         return _pcie(
             5 if gen is None else gen, 16 if lanes is None else lanes, size, direction, pinned, retimers, payload
         )
-    if retimers:
-        raise ValueError(f"retimers are counted on PCIe only, got {retimers} on {kind}")
+    pcie_only = (("retimers", retimers, 0), ("pinned", pinned, True), ("payload", payload, PAYLOAD_BYTES))
+    for name, value, plain in pcie_only:
+        if value != plain:
+            raise ValueError(f"{name} must be {plain} on {kind}, got {value}: it is for PCIe only")
     if kind == "nvlink":
         gen = _one_of("gen", 4 if gen is None else gen, NVLINK)
         most, each = NVLINK[gen]
         links = most if lanes is None else whole("lanes", lanes)
         if links > most:
             raise ValueError(f"lanes must be at most {most} NVLinks in generation {gen}, got {links}")
-        return _transfer(f"NVLink {gen} x{links}", size, links * each, START_S[direction])
-    if kind == "c2c":
-        for name, value in (("gen", gen), ("lanes", lanes)):
-            if value is not None:
-                raise ValueError(f"{name} does not apply to c2c, of which there is one kind, got {value}")
-        return _transfer("NVLink-C2C", size, C2C_BYTES_PER_S, START_S[direction])
-    raise ValueError(f"kind must be pcie, nvlink or c2c, got {kind!r}")
+        return _transfer(f"NVLink {gen} x{links}", size, links * each, START_S[HOST_TO_DEVICE])
+    for name, value in (("gen", gen), ("lanes", lanes)):
+        if value is not None:
+            raise ValueError(f"{name} does not apply to c2c, of which there is one kind, got {value}")
+    return _transfer("NVLink-C2C", size, C2C_BYTES_PER_S, START_S[HOST_TO_DEVICE])
 
 
 def wire_rate(gen: int, lanes: int) -> float:
@@ -174,7 +177,7 @@ def _transfer(
     retimer_s: float = 0.0,
     basis: str = WIRE,
     wire: float | None = None,
-    efficiency: float = 1.0,
+    efficiency: float | None = None,
 ) -> Transfer:
     time_s = start_s + retimer_s + size / rate
     return Transfer(
@@ -193,6 +196,6 @@ def _transfer(
 
 
 def _one_of(name: str, value: int, allowed) -> int:
-    if value not in allowed:
+    if whole(name, value) not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}")
     return value

@@ -41,6 +41,13 @@ def test_other_links(capsys):
         assert json.loads(run(capsys, "link", *arguments, "--json")[1])["rate_bytes_per_s"] == pytest.approx(rate)
 
 
+def test_nvlink_claims_nothing_about_packets(capsys):
+    assert "packets carry" in run(capsys, "link")[1]
+    out = run(capsys, "link", "--kind", "nvlink")[1]
+    assert "packets carry" not in out and "retimers" not in out
+    assert json.loads(run(capsys, "link", "--kind", "nvlink", "--json")[1])["payload_efficiency"] is None
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -51,6 +58,8 @@ def test_other_links(capsys):
         (["--bytes", "1Gb"], "'--bytes': '1Gb': Gb means bits"),
         (["--bytes", "0"], "'--bytes': '0': must be at least 1 bytes"),
         (["--payload", "1"], "--payload 1: payload must be 128 to 4096"),
+        (["--kind", "nvlink", "--pageable"], "--pageable: pinned must be True on nvlink"),
+        (["--kind", "nvlink", "--retimers", "1"], "--retimers 1: retimers must be 0 on nvlink"),
         (["--kind", "c2c", "--lanes", "2"], "--lanes 2: lanes does not apply to c2c"),
         (["--kind", "usb"], "'--kind': 'usb' is not one of 'pcie', 'nvlink', 'c2c'"),
     ],

@@ -70,6 +70,7 @@ def test_no_limit_is_null(capsys):
         (["--cc", "6.1", "--threads", "32", "--registers", "9"], "--cc 6.1: cc must be one of 7.0"),
         (["--gpu", "mi300x", "--threads", "32", "--registers", "9"], "--gpu MI300X: cc must be one of 7.0"),
         (["--gpu", "l40", "--threads", "32", "--registers", "9"], "'--gpu': gpu 'l40': not in the table; did you mean"),
+        (["--cc", "", "--threads", "32", "--registers", "9"], "cc must be one of 7.0"),
         (["--cc", "9.0", "--threads", "0", "--registers", "9"], "'--threads': 0 is not in the range 1<=x"),
         (["--cc", "9.0", "--threads", "32", "--registers", "-1"], "'--registers': -1 is not in the range 0<=x"),
         (["--cc", "9.0", "--threads", "32", "--registers", "9", "--shared-memory", "1Kb"], "'1Kb': Kb means bits"),

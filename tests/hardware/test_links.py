@@ -57,6 +57,13 @@ def test_a_retimer_costs_at_most_64_ns_and_no_bandwidth(gen, lanes, size, retime
     assert more.rate_bytes_per_s == here.rate_bytes_per_s
 
 
+@pytest.mark.parametrize("kind", ["nvlink", "c2c"])
+def test_other_links_are_alike_both_ways_and_claim_no_packets(kind):
+    out, back = (link(kind, direction=way) for way in ("host_to_device", "device_to_host"))
+    assert out == back
+    assert out.payload_efficiency is None
+
+
 def test_two_retimers_do_not_show_in_a_gigabyte_and_hardly_in_a_kilobyte():
     share = {size: link(bytes=size, retimers=2).retimer_s / link(bytes=size).time_s for size in (1024, 2**30)}
     assert share[2**30] < 1e-5
@@ -103,7 +110,13 @@ def test_pageable_memory_is_bound_by_the_host_until_the_link_is_slower():
         (dict(retimers=-1), ValueError, "retimers must be at least 0"),
         (dict(kind="nvlink", gen=6), ValueError, "gen must be one of 2, 3, 4, 5, got 6"),
         (dict(kind="nvlink", lanes=19), ValueError, "lanes must be at most 18 NVLinks"),
-        (dict(kind="nvlink", retimers=1), ValueError, "retimers are counted on PCIe only"),
+        (dict(kind="nvlink", retimers=1), ValueError, "retimers must be 0 on nvlink, got 1: it is for PCIe only"),
+        (dict(kind="c2c", pinned=False), ValueError, "pinned must be True on c2c, got False"),
+        (dict(kind="nvlink", payload=128), ValueError, "payload must be 256 on nvlink, got 128"),
+        (dict(kind=None), ValueError, "kind must be pcie, nvlink or c2c, got None"),
+        (dict(gen=5.0), TypeError, "gen must be an integer, got 5.0"),
+        (dict(gen=[5]), TypeError, "gen must be an integer"),
+        (dict(lanes=True), TypeError, "lanes must be an integer, got True"),
         (dict(kind="c2c", gen=4), ValueError, "gen does not apply to c2c"),
         (dict(kind="c2c", lanes=4), ValueError, "lanes does not apply to c2c"),
     ],
@@ -143,9 +156,18 @@ def test_attention_makes_long_prefixes_dearer_to_recompute():
     assert (one - bare) * 989e12 * 0.5 == pytest.approx(4 * 32 * 32 * 128, rel=1e-3)
 
 
+def test_a_choice_of_no_link_or_no_number_is_refused_by_name():
+    with pytest.raises(TypeError, match="over must be a Transfer .*got 'pcie'"):
+        offload_or_recompute("h200", "pcie", tokens=1, **LLAMA_8B)
+    with pytest.raises(TypeError, match="parameters must be a number, got '8B'"):
+        offload_or_recompute("h200", link(), tokens=1, bytes_per_token=131072, parameters="8B")
+
+
 @pytest.mark.parametrize(
     "bad, words",
     [
+        (dict(parameters=float("inf")), "parameters must be above 0 and finite, got inf"),
+        (dict(efficiency=float("nan")), "efficiency must be above 0 and at most 1, got nan"),
         (dict(tokens=0), "tokens must be at least 1"),
         (dict(parameters=0), "parameters must be above 0"),
         (dict(bytes_per_token=-1), "bytes_per_token must be above 0"),
