@@ -37,6 +37,12 @@ def test_a_head_larger_than_the_l2_splits_only_when_read_again_and_again():
     assert num_splits(**(busy | dict(kv_head_bytes=L2_BYTES)), causal=False) == 1
 
 
+def test_the_edges_of_the_rule():
+    """From 80% of the SMs on, and up to four tiles of keys, there is nothing to split; just inside, there is."""
+    assert num_splits(blocks=80, sms=100, key_blocks=64) == 1 < num_splits(blocks=79, sms=100, key_blocks=64)
+    assert num_splits(blocks=8, sms=108, key_blocks=4) == 1 < num_splits(blocks=8, sms=108, key_blocks=5)
+
+
 @given(blocks, sms, key_blocks)
 def test_splits_never_exceed_the_key_blocks_nor_128(blocks, sms, key_blocks):
     for splits in (
