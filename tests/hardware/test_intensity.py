@@ -44,6 +44,16 @@ def test_unfused_prefill_spends_its_time_on_scores():
     assert [step.name for step in found.steps] == ["qk", "softmax", "pv", "fused"]
 
 
+def test_every_tensor_moves_once():
+    """q and o of 32 heads, k and v of 8, scores of 32: 3 sequences, 5 queries, 7 keys, 16-bit."""
+    found = roofline("h200", batch=3, seqlen_q=5, seqlen_k=7, **SHAPE)
+    q = o = 3 * 32 * 5 * 128 * 2
+    k = v = 3 * 8 * 7 * 128 * 2
+    scores = 3 * 32 * 5 * 7 * 2
+    assert [step.bytes for step in found.steps] == [q + k + scores, 2 * scores, scores + v + o, q + k + v + o]
+    assert found.fused.flop == sum(step.flop for step in found.steps[:3])
+
+
 @given(sizes, sizes)
 def test_causal_pairs_are_those_of_the_mask(seqlen_q, seqlen_k):
     pairs = sum(max(0, min(seqlen_k, i + seqlen_k - seqlen_q + 1)) for i in range(seqlen_q))

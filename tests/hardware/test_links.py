@@ -40,6 +40,10 @@ def test_payload_efficiency(payload, percent):
     assert 100 * payload_efficiency(payload) == pytest.approx(percent, abs=0.5)
 
 
+def test_flits_leave_a_packet_its_header_alone():
+    assert payload_efficiency(256, gen=6) == 256 / 272 > payload_efficiency(256, gen=5) == 256 / 280
+
+
 @pytest.mark.parametrize("what, predicted, seen", against_measured())
 def test_within_1_percent_of_what_was_measured(what, predicted, seen):
     assert predicted == pytest.approx(seen, rel=0.01)
