@@ -179,12 +179,18 @@ def device(name, major, minor, sms):
 
 
 def test_live_takes_the_device_at_its_word(monkeypatch):
-    """A part of an H200, as MIG hands out: fewer SMs and less memory than the table's, the table's bandwidth."""
+    """What the device says of itself wins; the table adds the bandwidth, which no driver tells."""
     fake_torch(monkeypatch, device("NVIDIA H200", 9, 0, 60))
     part = gpu("live")
     assert (part.name, part.sms, part.memory_bytes) == ("H200", 60, 100 << 30)
     assert part.hbm_bytes_per_s == gpu("h200").hbm_bytes_per_s
     assert "driver" in part.source
+
+
+def test_live_slice_of_a_gpu_has_not_the_whole_ones_rates(monkeypatch):
+    fake_torch(monkeypatch, device("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9, 0, 16))
+    part = gpu("live")
+    assert (part.sms, part.hbm_bytes_per_s, part.dense_16bit_flops) == (16, None, None)
 
 
 def test_live_outside_the_table_knows_no_rates(monkeypatch):

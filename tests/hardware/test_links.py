@@ -149,6 +149,14 @@ def test_the_break_even_bandwidth_separates_the_two(factor, tokens):
     assert offload_or_recompute("a100", fast, tokens=tokens, **LLAMA_8B).sooner == "fetch"
 
 
+@pytest.mark.parametrize("gen, retimers", [(4, 0), (5, 2)])
+def test_fetching_takes_as_long_as_the_link_says(gen, retimers):
+    choice = offload_or_recompute(
+        "h200", link(gen=gen, retimers=retimers), tokens=1, bytes_per_token=4096, parameters=1e9
+    )
+    assert choice.fetch_s == pytest.approx(link(gen=gen, retimers=retimers, bytes=4096).time_s, rel=1e-9)
+
+
 def test_attention_makes_long_prefixes_dearer_to_recompute():
     shape = dict(layers=32, heads_q=32, head_dim=128)
     short, long = (
