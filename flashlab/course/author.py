@@ -16,8 +16,8 @@ import flashlab
 from flashlab.course.compare import describe
 from flashlab.course.spec import Exercise
 
-_OURS = str(Path(flashlab.__file__).parent)
-_OTHERS = tuple(sysconfig.get_paths()[key] for key in ("purelib", "platlib", "stdlib"))
+_OURS = f"{Path(flashlab.__file__).parent}{os.sep}"
+_OTHERS = tuple(f"{sysconfig.get_path(key)}{os.sep}" for key in ("purelib", "platlib", "stdlib"))
 
 
 def inner(fn: Any) -> Any:
@@ -86,10 +86,8 @@ def refusal(exercise: Exercise, siblings: tuple[Exercise, ...], fn: Any) -> str 
     for other in siblings:
         if other.id != exercise.id and name(fn) == other.name:
             return f'you passed {other.name}, this check grades {exercise.name}: check("{other.id}", {other.name})'
-    spec_is_the_answer = same_body(exercise.solution, exercise.spec)
-    if f"{exercise.name}_spec" in (*code.co_names, code.co_name) or (
-        same_body(fn, exercise.spec) and not spec_is_the_answer
-    ):
+    copied = same_body(fn, exercise.spec) and not same_body(exercise.solution, exercise.spec)
+    if copied or f"{exercise.name}_spec" in (code.co_name, *code.co_names):
         return f"this is the spec, or calls it ({place(fn)}): the exercise is to get there without it"
     return None
 

@@ -35,7 +35,7 @@ def environment(ipython_folder: str | os.PathLike) -> dict[str, str]:
     On the CPU in Triton's interpreter, one thread (sums in one order), no reader's workbook and no reader's IPython profile.
     """
     ours = ("FLASHLAB_WORKBOOK", "MPLBACKEND", "PYTHONSTARTUP", "FORCE_COLOR", "TTY_COMPATIBLE")
-    inherited = {name: value for name, value in os.environ.items() if name not in ours}
+    inherited = {k: v for k, v in os.environ.items() if k not in ours and not k.startswith("PYTEST_")}
     return inherited | {
         "CUDA_VISIBLE_DEVICES": "",
         "COLUMNS": "100",

@@ -11,8 +11,8 @@ from flashlab.course.spec import Exercise
 from flashlab.course.trial import LIMIT_S, TookTooLong
 
 UNKNOWN = (
-    "No mistake we know gives this. Take this case, print the state of your loop after each step, and compare with what "
-    "the spec computes from the same entries."
+    "No mistake we know gives this. Work this case by hand, or print what your function computes step by step, and find "
+    "the first number that is not what it should be."
 )
 
 
@@ -62,13 +62,12 @@ def _lines(exercise: Exercise, trials: list[Trial]) -> tuple[Line, ...]:
 def _failing(name: str, failing: list[Trial], diagnosis, told: set) -> Line:
     """The line of a failing sub-check; ``told`` holds what the lines above have explained already."""
     for mistake, explained in diagnosis:
-        shown = next((trial for trial in failing if trial in explained), None)
-        if shown is None:
+        if not all(trial in explained for trial in failing):
             continue
         if mistake in told:
             return Line(name, ok=False, same_cause=True)
         told.add(mistake)
-        return Line(name, False, shown.complaint.text, (mistake.diagnosis, mistake.look_at))
+        return Line(name, False, failing[0].complaint.text, (mistake.diagnosis, mistake.look_at))
     complaint = failing[0].complaint
     cause = complaint.cause or UNKNOWN
     seen = cause in told

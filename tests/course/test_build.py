@@ -58,6 +58,12 @@ print(os.environ["TRITON_INTERPRET"], os.environ.get("FLASHLAB_WORKBOOK"), sys.e
 
 # %%
 1 + 1
+
+# %%
+def running(x, block):
+    y = x
+    return y.cumsum(1)
+check("77.running", running)
 '''
 
 
@@ -95,7 +101,7 @@ def test_assembled_cells_hold_the_exercises_under_the_readers_name(source):
 
 def test_ids_come_from_the_content(source):
     first = notebook.assemble("77_toy")
-    assert len({c.id for c in first.cells}) == len(first.cells)  # the last two code cells are the same but for their place
+    assert len({c.id for c in first.cells}) == len(first.cells)  # two code cells are the same but for their place
     source.write_text("# %%\nnew = 1\n\n" + SOURCE, encoding="utf-8")
     assert [c.id for c in notebook.assemble("77_toy").cells[1:]] == [c.id for c in first.cells]
 
@@ -122,6 +128,8 @@ def test_a_built_notebook_is_in_one_form_and_building_twice_gives_the_same_bytes
     ]
     assert said[2].data == {"text/plain": "IntSlider(value=0)"} and said[2].execution_count == 10
     assert cell(built, "check(").outputs[0].text.startswith("77.running   your running (cell 6, line 1)\n  Not attempted")
+    redefined = built.cells[-1].outputs[0].text
+    assert redefined.startswith("77.running   your running (cell 13, line 1)\n") and "(cell 13, line 3)" in redefined
     assert cell(built, "print(os.environ").outputs[0].text == "1 None True\n"
     assert json.loads(before.decode()) and before.endswith(b"}\n")
     build._write("77_toy", fresh=False)
