@@ -110,11 +110,12 @@ def flash_attn_with_kvcache(
         q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
         length, seqlen_new, checks.scale(softmax_scale, q.shape[3]), causal, left, right, checks.cap(softcap), num_splits,
     )  # fmt: skip
-    out, lse = (_decode if eager else _decode_op)(*arguments)
+    out, lse = _decode(*arguments, return_softmax_lse) if eager else _decode_op(*arguments)
     return (out, lse) if return_softmax_lse else out
 
 
-def _decode(
+@torch.library.custom_op("flashlab::decode", mutates_args=())
+def _decode_op(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
@@ -135,8 +136,17 @@ def _decode(
     num_splits: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, lse). length: every row's keys where cache_seqlens is None, -1 for the whole capacity."""
-    from flashlab.kernels import backend
+    return _decode(
+        q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+        length, seqlen_new, softmax_scale, causal, window_left, window_right, softcap, num_splits, True,
+    )  # fmt: skip
 
+
+def _decode(
+    q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+    length, seqlen_new, softmax_scale, causal, window_left, window_right, softcap, num_splits, want_lse,
+):  # fmt: skip
+    """Check, plan and run; lse is None unless wanted."""
     plan = _plan(
         _kind(q), _kind(k_cache), _kind(v_cache), _kind(k_scale), _kind(v_scale), _kind(cache_seqlens),
         _kind(cache_batch_idx), _kind(cache_leftpad), _kind(block_table), _kind(alibi_slopes), causal, window_left,
@@ -152,19 +162,22 @@ def _decode(
         lengths, length, seqlen_new = [length], length, 0
     elif cache_seqlens.device.type == "cpu":
         lengths = (cache_seqlens + seqlen_new).tolist()
-    _check_values(plan, k_cache, cache_seqlens, lengths, cache_batch_idx, cache_leftpad, block_table, seqlen_new)
-    if cache_seqlens is not None and cache_seqlens.device != q.device:
-        cache_seqlens = cache_seqlens.to(q.device, non_blocking=True)
-    if backend.interpreting() and torch.bfloat16 in (q.dtype, k_scale is not None and k_scale.dtype):
-        wide = [t if t is None else backend.widen(t) for t in (q, k_cache, v_cache, k_scale, v_scale)]
+    if plan.indexed:
+        _check_values(plan, k_cache, cache_seqlens, lengths, cache_batch_idx, cache_leftpad, block_table, seqlen_new)
+        if cache_seqlens is not None and cache_seqlens.device != q.device:
+            cache_seqlens = cache_seqlens.to(q.device, non_blocking=True)
+    if plan.interpreting and torch.bfloat16 in (q.dtype, k_scale is not None and k_scale.dtype):
+        from flashlab.kernels.backend import widen
+
+        wide = [t if t is None else widen(t) for t in (q, k_cache, v_cache, k_scale, v_scale)]
         out, lse = _decode(
             *wide, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes, length, seqlen_new,
-            softmax_scale, causal, window_left, window_right, softcap, num_splits,
+            softmax_scale, causal, window_left, window_right, softcap, num_splits, want_lse,
         )  # fmt: skip
         return out.to(q.dtype), lse
     return plan.run(
         q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
-        length, seqlen_new, softmax_scale, softcap, lengths, num_splits,
+        length, seqlen_new, softmax_scale, softcap, lengths, num_splits, want_lse,
     )  # fmt: skip
 
 
@@ -208,7 +221,6 @@ def _append(
     return q.new_empty(0) if rotary_cos is None else rotated
 
 
-_decode_op = torch.library.custom_op("flashlab::decode", _decode, mutates_args=())
 _append_op = torch.library.custom_op("flashlab::append_kv", _append, mutates_args=("k_cache", "v_cache"))
 
 

@@ -9,13 +9,16 @@ over no key has lse = -inf and weighs nothing, whatever its o holds: it is not e
 Dao et al., Flash-Decoding (2023); flashlab.reference.algebra has the algebra.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from flashlab.kernels import backend
 from flashlab.kernels.common import LN2, LOG2E, NEG_INF
-from flashlab.kernels.kept import Kept
+from flashlab.kernels.kept import Kept, power_of_two
 
 MOST_PARTIALS = 128  # of a tile; more are merged tile after tile
 COLUMNS = 32  # of a program: rows * head_dim / COLUMNS programs fill the GPU even for one row of queries
@@ -30,10 +33,13 @@ def combine_kernel(
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STARTED_EARLY: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_D columns of one (batch, token, head). Partials are (N, batch, seqlen, heads, head_dim) and their LSEs
-    (N, batch, heads, seqlen), of any strides; the results are contiguous."""
+    (N, batch, heads, seqlen), of any strides; without p_lse_parts the LSEs follow the partials. The results are
+    contiguous; without p_lse only o is written."""
     row = tl.program_id(0)
     head, token, b = row % heads, row // heads % seqlen, row // (heads * seqlen)
     dims = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    if p_lse_parts is None:
+        p_lse_parts = p_o_parts + num_partials.to(tl.int64) * stride_on
     p_o_parts += b.to(tl.int64) * stride_ob + token.to(tl.int64) * stride_ot + head.to(tl.int64) * stride_oh
     p_lse_parts += b.to(tl.int64) * stride_lb + token.to(tl.int64) * stride_lt + head.to(tl.int64) * stride_lh
     if STARTED_EARLY:  # launched while the splits still run: nothing of theirs may be read before this
@@ -58,7 +64,7 @@ def combine_kernel(
     l = tl.where(l == 0.0, 1.0, l)
     p_o += row.to(tl.int64) * HEAD_DIM + dims
     tl.store(p_o, (acc / l).to(p_o.dtype.element_ty), mask=dims < HEAD_DIM)
-    if tl.program_id(1) == 0:
+    if p_lse is not None and tl.program_id(1) == 0:
         tl.store(p_lse + (b.to(tl.int64) * heads + head) * seqlen + token, (m + tl.log2(l)) * LN2)
 
 
@@ -93,35 +99,59 @@ def merge_pair_kernel(
     tl.store(p_lse + (b * heads + head) * seqlen + token, (m + tl.log2(l)) * LN2, mask=inside)
 
 
-_combine = Kept(combine_kernel)
-_merge_pair = Kept(merge_pair_kernel)
+class Combine:
+    """Merging any number of partials of one kind. Its launches keep what they compile.
+
+    Args:
+        shape: (batch, seqlen, heads, head_dim) of the result.
+        strides: of the partials (N, batch, seqlen, heads), then of their LSEs (N, batch, heads, seqlen), in elements.
+        started_early: launch by programmatic dependent launch, beside the kernel that writes the partials.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int], strides: tuple[int, ...], started_early: bool = False):
+        batch, self.seqlen, self.heads, self.head_dim = shape
+        self.block_d = min(COLUMNS, power_of_two(self.head_dim))
+        self.grid = (batch * self.seqlen * self.heads, -(-self.head_dim // self.block_d), 1)
+        self.strides = strides
+        self.started_early = started_early
+        self.options = dict(launch_pdl=True) if started_early else {}
+        self.launch = Kept(combine_kernel)
+
+    def __call__(self, o_parts, lse_parts, o, lse, num_partials: int) -> None:
+        """Merge num_partials partials into contiguous o (batch, seqlen, heads, head_dim) and lse (batch, heads, seqlen).
+
+        lse_parts None: the LSEs follow the partials in o_parts. lse None: it is not wanted.
+        """
+        block_n = min(MOST_PARTIALS, power_of_two(num_partials))
+        self.launch(
+            (block_n, lse is None), self.grid, (o_parts, lse_parts, o, lse),
+            (*self.strides, num_partials, self.seqlen, self.heads, self.head_dim, block_n, self.block_d, self.started_early),
+            num_warps=4 if block_n * self.block_d >= WIDE else 1, **self.options,
+        )  # fmt: skip
 
 
-def combine(
-    o_parts: torch.Tensor, lse_parts: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, started_early: bool = False
-) -> None:
+@functools.lru_cache(maxsize=256)
+def _combine(device, dtypes, shape, strides) -> Combine:
+    """One Combine for each device and kind of tensors, so that what it keeps fits them."""
+    return Combine(shape, strides)
+
+
+def combine(o_parts: torch.Tensor, lse_parts: torch.Tensor, o: torch.Tensor, lse: torch.Tensor) -> None:
     """Merge N partials into o and lse.
 
     Args:
         o_parts: (N, batch, seqlen, heads, head_dim), last dimension contiguous.
         lse_parts: (N, batch, heads, seqlen), natural logarithms.
         o, lse: (batch, seqlen, heads, head_dim) and float32 (batch, heads, seqlen), contiguous; written.
-        started_early: launch by programmatic dependent launch, beside the kernel that writes the partials.
     """
-    num_partials, batch, seqlen, heads, head_dim = o_parts.shape
-    block_n = min(MOST_PARTIALS, triton.next_power_of_2(num_partials))
-    block_d = min(COLUMNS, triton.next_power_of_2(head_dim))
-    strides = (*o_parts.stride()[:4], *lse_parts.stride())
-    options = dict(num_warps=4 if block_n * block_d >= WIDE else 1)
-    if started_early:
-        options["launch_pdl"] = True
-    _combine(
-        (o.device, o_parts.dtype, lse_parts.dtype, o.dtype, strides, head_dim, block_n, started_early),
-        (batch * seqlen * heads, triton.cdiv(head_dim, block_d), 1),
-        (o_parts, lse_parts, o, lse),
-        (*strides, num_partials, seqlen, heads, head_dim, block_n, block_d, started_early),
-        **options,
-    )  # fmt: skip
+    merge = _combine(
+        o.device, (o_parts.dtype, lse_parts.dtype, o.dtype), o.shape, (*o_parts.stride()[:4], *lse_parts.stride())
+    )
+    with backend.on_device_of(o):
+        merge(o_parts, lse_parts, o, lse, o_parts.shape[0])
+
+
+_merge_pair = Kept(merge_pair_kernel)
 
 
 def merge_pair(
@@ -129,13 +159,14 @@ def merge_pair(
 ) -> None:
     """Merge two partials, (batch, seqlen, heads, head_dim) each with its LSE (batch, heads, seqlen), into o and lse."""
     batch, seqlen, heads, head_dim = o.shape
-    block_d = triton.next_power_of_2(head_dim)
+    block_d = power_of_two(head_dim)
     block_m = max(1, MERGE_TILE // block_d)
     rows = batch * seqlen * heads
     strides = (*o_a.stride()[:3], *lse_a.stride(), *o_b.stride()[:3], *lse_b.stride())
-    _merge_pair(
-        (o.device, o_a.dtype, o_b.dtype, lse_a.dtype, lse_b.dtype, o.dtype, strides, head_dim),
-        (triton.cdiv(rows, block_m), 1, 1),
-        (o_a, lse_a, o_b, lse_b, o, lse),
-        (*strides, rows, seqlen, heads, head_dim, block_m, block_d),
-    )
+    with backend.on_device_of(o):
+        _merge_pair(
+            (o.device, o_a.dtype, o_b.dtype, lse_a.dtype, lse_b.dtype, o.dtype, strides, head_dim),
+            (-(-rows // block_m), 1, 1),
+            (o_a, lse_a, o_b, lse_b, o, lse),
+            (*strides, rows, seqlen, heads, head_dim, block_m, block_d),
+        )

@@ -257,11 +257,12 @@ def decode_kernel(
     PAGE_SIZE: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
     FORMAT: tl.constexpr, PLANES: tl.constexpr, FAST: tl.constexpr, TOKEN_SCALES: tl.constexpr, HEAD_SCALES: tl.constexpr,
     VALUE_BOOST: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, AXIS: tl.constexpr, EARLY_COMBINE: tl.constexpr,
+    BLOCK_N: tl.constexpr, AXIS: tl.constexpr, SPLIT: tl.constexpr, EARLY_COMBINE: tl.constexpr,
 ):  # fmt: skip
-    """One split of one tile of rows: (num_splits, batch, seqlen_q, heads_q, head_dim) o and its LSE, both contiguous.
+    """One split of one tile of rows.
 
-    With one split p_o is the answer itself; with more it is float32 partials, and the combine kernel may start early.
+    p_o is (batch, seqlen_q, heads_q, head_dim), p_lse (batch, heads_q, seqlen_q) or None. With SPLIT p_o is a float32
+    workspace: num_splits partials of that shape, then their LSEs; the combine kernel may start early.
     """
     DIMS: tl.constexpr = HEAD_DIM // PLANES
     split = tl.program_id(1)
@@ -273,7 +274,9 @@ def decode_kernel(
     heads = head * GROUP + packed % GROUP
     is_row = rows < seqlen_q
     first_o = (split.to(tl.int64) * batch + b) * seqlen_q * (heads_kv * GROUP)
-    p_lse_rows = p_lse + first_o + heads * seqlen_q + rows
+    if SPLIT:
+        p_lse = p_o + num_splits.to(tl.int64) * batch * seqlen_q * (heads_kv * GROUP) * HEAD_DIM
+    lse_offsets = first_o + heads * seqlen_q + rows
 
     length = _real_length(p_cache_seqlens, b, True, seqlen_k, seqlen_new, capacity, RAGGED)
     leftpad = _left_padding(p_cache_leftpad, b, True, LEFTPAD)
@@ -289,8 +292,8 @@ def decode_kernel(
         share = (end - start).to(tl.int64) * slots // tl.maximum(total.to(tl.int64) * (row_tiles * heads_kv), 1)
         splits = tl.minimum(splits, share.to(tl.int32))
     splits = tl.maximum(tl.minimum(splits, end - start), 1)
-    if split >= splits:
-        tl.store(p_lse_rows, tl.full([BLOCK_M], NEG_INF, tl.float32), mask=is_row)
+    if SPLIT and split >= splits:
+        tl.store(p_lse + lse_offsets, tl.full([BLOCK_M], NEG_INF, tl.float32), mask=is_row)
         return
     first_tile = start + ((end - start).to(tl.int64) * split // splits).to(tl.int32)
     last_tile = start + ((end - start).to(tl.int64) * (split + 1) // splits).to(tl.int32)
@@ -367,5 +370,5 @@ def decode_kernel(
         pointers = p_o + tl.expand_dims(o_offsets, AXIS) + tl.expand_dims(dims * PLANES + plane, 1 - AXIS)
         mask = tl.expand_dims(is_row, AXIS) & tl.expand_dims(dims < DIMS, 1 - AXIS)
         tl.store(pointers, (o * value_unit).to(p_o.dtype.element_ty), mask=mask)
-        if plane == 0:
-            tl.store(p_lse_rows, lse, mask=is_row)
+        if plane == 0 and p_lse is not None:
+            tl.store(p_lse + lse_offsets, lse, mask=is_row)

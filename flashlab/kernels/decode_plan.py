@@ -10,6 +10,7 @@ device shares them out (flashlab.kernels.decode), and ``SPARE_PROGRAMS`` bounds 
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -17,10 +18,10 @@ import torch
 
 from flashlab.hardware.splits import MAX_SPLITS, splits_to_fill
 from flashlab.kernels import backend, configs
-from flashlab.kernels.combine import combine
+from flashlab.kernels.combine import Combine
 from flashlab.kernels.decode import decode_kernel
 from flashlab.kernels.dequantise import FORMATS, has_fast_path
-from flashlab.kernels.kept import Kept
+from flashlab.kernels.kept import Kept, power_of_two
 
 MOST_ROWS = {1: 64, 0: 32}  # BLOCK_M at most, by AXIS; more rows become more tiles
 LEAST_ROWS = {1: 16, 0: 8}  # the tensor core's own side
@@ -30,9 +31,6 @@ INTERPRETER_SMS = 8  # as if, so that the interpreter splits too
 VALUE_BOOST = {"native": 1.0, "fp8": 256.0, "int8": 128.0, "int4": 8.0}
 """A token's value scale is its largest value over the format's largest code. Times this it is about that largest value,
 and a probability times that keeps clear of float16's subnormals."""
-
-_decode = Kept(decode_kernel)
-
 
 class Tile(NamedTuple):
     """A launch configuration. AXIS: where the keys of a score tile lie; blocks_per_sm: what the split rule fills."""
@@ -101,6 +99,7 @@ class Plan:
         self.window_left, window_right = window
         self.window_right = window_right if self.seqlen_q > 1 else -1  # a lone query stands at the last key
         where = self.device = device(index)
+        self.interpreting = backend.interpreting()
         group = self.heads_q // self.heads_kv
         packed = self.seqlen_q * group
         self.tile = self._tile(where, format, dtype, head_dim, packed)
@@ -115,19 +114,33 @@ class Plan:
             *strides_q, *strides_k, *strides_v, *(strides_scales or (0,) * 6),
             0 if table is None else table[1], alibi_stride or 0,
         )  # fmt: skip
-        self.flags = (batch_idx, leftpad, page_size, softcap, alibi_stride is not None,
-                      self.window_left >= 0, self.window_right >= 0)  # fmt: skip
         self.ragged = ragged
-        self.constants = (
-            format, planes, has_fast_path(format, where.capability), token_scales,
+        self.indexed = ragged or batch_idx or leftpad or table is not None
+        constants = (
+            batch_idx, leftpad, page_size, softcap, alibi_stride is not None, self.window_left >= 0,
+            self.window_right >= 0, format, planes, has_fast_path(format, where.capability), token_scales,
             strides_scales is not None and not token_scales, VALUE_BOOST[format], head_dim,
-            max(SMALLEST_BLOCK_E, _power_of_two(head_dim // planes)), block_m, self.tile.BLOCK_N, axis,
+            max(SMALLEST_BLOCK_E, power_of_two(head_dim // planes)), block_m, self.tile.BLOCK_N, axis,
         )  # fmt: skip
-        self.group = group
+        self.constants = {  # by (whether it splits, whether the device shares splits out)
+            (split, balance): (group, ragged, balance, *constants, split, split and self.early_combine)
+            for split, balance in itertools.product((False, True), repeat=2)
+        }
         # The page number is a load of its own before K's and V's, which takes half the stages of the pipeline.
         stages = self.tile.num_stages if table is None else 2 * self.tile.num_stages - 1
         self.options = dict(num_warps=self.tile.num_warps, num_stages=stages)
-        self.key = (index, dtype, self.strides, ragged, self.flags, self.constants, tuple(self.options.values()))
+        self.decode = Kept(decode_kernel)  # a plan fixes strides, dtypes and constants: whether it splits is the rest
+        self.shape_lse = (self.batch, self.heads_q, self.seqlen_q)
+        rows_o, rows_lse = math.prod(shape_q), math.prod(self.shape_lse)
+        self.workspace = rows_o + rows_lse  # float32 numbers a split
+        self.slots = self.tile.blocks_per_sm * where.sms
+        self.rows = self.batch * self.row_programs
+        self.combine = Combine(
+            shape_q,
+            (rows_o, rows_o // max(self.batch, 1), self.heads_q * head_dim, head_dim,
+             rows_lse, self.heads_q * self.seqlen_q, self.seqlen_q, 1),
+            self.early_combine,
+        )  # fmt: skip
 
     def _tile(self, where, format, dtype, head_dim, packed):
         rows = self.batch * self.heads_kv * math.ceil(packed / MOST_ROWS[1])
@@ -145,18 +158,19 @@ class Plan:
         """
         if given > 0:
             return given, 0
-        slots = self.tile.blocks_per_sm * self.device.sms
-        rows = self.batch * self.row_programs
         if lengths is None and self.batch > 1:
-            lone_row = splits_to_fill(self.row_programs, slots, 1, self._tiles(self.capacity))
-            most = max(slots, SPARE_PROGRAMS * self.device.sms) // max(rows, 1)
-            return max(1, min(lone_row, most)), slots
-        longest = self.capacity if lengths is None else max(lengths, default=0)
-        if lengths is None or min(lengths, default=0) == longest:
-            return splits_to_fill(rows, slots, 1, self._tiles(longest)), 0
-        tiles = [self._tiles(length) for length in lengths]
-        share = max(tiles) * slots // max(sum(tiles) * self.row_programs, 1)
-        return max(1, min(share, max(tiles), MAX_SPLITS)), slots
+            lone_row = splits_to_fill(self.row_programs, self.slots, 1, self._tiles(self.capacity))
+            most = max(self.slots, SPARE_PROGRAMS * self.device.sms) // max(self.rows, 1)
+            return max(1, min(lone_row, most)), self.slots
+        if lengths is None:
+            longest = self.capacity
+        elif len(lengths) == 1 or min(lengths) == max(lengths):
+            longest = lengths[0]
+        else:
+            tiles = [self._tiles(length) for length in lengths]
+            share = max(tiles) * self.slots // (sum(tiles) * self.row_programs)
+            return max(1, min(share, max(tiles), MAX_SPLITS)), self.slots
+        return splits_to_fill(self.rows, self.slots, 1, self._tiles(longest)), 0
 
     def _tiles(self, length: int) -> int:
         """Key tiles a row of that length visits, at most."""
@@ -167,8 +181,9 @@ class Plan:
     def run(
         self, q, k, v, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
         seqlen_k: int, seqlen_new: int, softmax_scale: float, softcap: float, lengths: list[int] | None, num_splits: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """(out, lse): out like q but contiguous, lse float32 (batch, heads_q, seqlen_q), natural.
+        want_lse: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+        """(out, lse): out like q but contiguous, lse float32 (batch, heads_q, seqlen_q), natural, or None if not wanted.
 
         Args:
             cache_seqlens: (batch,) int32 on q's device, or None: every row then has seqlen_k keys.
@@ -176,36 +191,28 @@ class Plan:
             lengths, num_splits: as ``splits`` takes them.
         """
         out = torch.empty(self.shape_q, dtype=self.dtype, device=q.device)
-        lse = torch.empty(self.batch, self.heads_q, self.seqlen_q, dtype=torch.float32, device=q.device)
-        if out.numel() == 0:
+        lse = torch.empty(self.shape_lse, dtype=torch.float32, device=q.device) if want_lse else None
+        if self.rows == 0 or self.workspace == 0:
             return out, lse
         num_splits, slots = self.splits(lengths, num_splits)
-        target, target_lse = out, lse
-        if num_splits > 1:
-            target = torch.empty(num_splits, *self.shape_q, dtype=torch.float32, device=q.device)
-            target_lse = torch.empty(num_splits, *lse.shape, dtype=torch.float32, device=q.device)
-        early = self.early_combine and num_splits > 1
+        kind = split, balance = num_splits > 1, slots > 0
+        target = torch.empty(num_splits * self.workspace, dtype=torch.float32, device=q.device) if split else out
         if self.format != "native":
             k, v = k.view(torch.int16), v.view(torch.int16)
         with backend.on_device_of(q):
-            _decode(
-                (self.key, num_splits > 1, slots > 0),
-                (self.batch * self.row_programs, num_splits, 1),
-                (q, k, v, k_scale, v_scale, target, target_lse,
+            self.decode(
+                (split, balance, want_lse),
+                (self.rows, num_splits, 1),
+                (q, k, v, k_scale, v_scale, target, None if split else lse,
                  cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes),
                 (*self.strides, self.batch, self.seqlen_q, seqlen_k, seqlen_new, self.capacity, self.heads_kv, num_splits,
-                 slots, softmax_scale, softcap, self.window_left, self.window_right,
-                 self.group, self.ragged, slots > 0, *self.flags, *self.constants, early),
+                 slots, softmax_scale, softcap, self.window_left, self.window_right, *self.constants[kind]),
                 **self.options,
             )  # fmt: skip
-            if num_splits > 1:
-                combine(target, target_lse, out, lse, started_early=early)
+            if split:
+                self.combine(target, None, out, lse, num_splits)
         return out, lse
 
 
 def _row_block(packed: int, axis: int) -> int:
-    return min(MOST_ROWS[axis], max(LEAST_ROWS[axis], _power_of_two(packed)))
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
+    return min(MOST_ROWS[axis], max(LEAST_ROWS[axis], power_of_two(packed)))

@@ -15,7 +15,8 @@ ALIGNMENT = 16
 
 
 class Kept:
-    """A jit kernel and what it compiled to, by key. ``key`` must fix every dtype, constant, stride and the device."""
+    """A jit kernel and what it compiled to, by key. ``key`` must fix every dtype, constant, stride and the device, or as
+    much of them as the owner of this object leaves open."""
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -30,7 +31,7 @@ class Kept:
         together = 0
         for pointer in pointers:
             together |= pointer or 0
-        compiled = self.compiled.get(key) if together % ALIGNMENT == 0 else None
+        compiled = None if together % ALIGNMENT else self.compiled.get(key)
         if compiled is not None:
             compiled[grid](*pointers, *numbers)
             return
@@ -39,3 +40,8 @@ class Kept:
             if len(self.compiled) >= MOST_KEPT:
                 self.compiled.clear()
             self.compiled[key] = compiled
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n. Triton's own takes microseconds."""
+    return 1 << max(n - 1, 0).bit_length()
