@@ -5,6 +5,8 @@ import click
 from flashlab.cli.output import bad, emit_json, emit_table, json_option
 from flashlab.cli.sizes import COUNT, GpuName, show_rate, show_time
 
+MOST_BLOCKS_PER_SM = 32  # of any compute capability
+
 
 @click.command()
 @click.option("--gpu", "part", type=GpuName(), required=True, help="A GPU's name, or live.")
@@ -15,7 +17,7 @@ from flashlab.cli.sizes import COUNT, GpuName, show_rate, show_time
 @click.option("--head-dim", type=COUNT, default=128, show_default=True, help="Elements of a head.")
 @click.option("--element-bytes", type=click.FloatRange(0, 8, min_open=True), default=2, show_default=True)
 @click.option("--block-n", type=COUNT, default=128, show_default=True, help="Keys in a tile.")
-@click.option("--blocks-per-sm", type=COUNT, default=1, show_default=True, help="Blocks that one SM holds.")
+@click.option("--blocks-per-sm", type=click.IntRange(1, MOST_BLOCKS_PER_SM), default=1, show_default=True, help="Blocks that one SM holds.")
 @json_option
 def command(part, batch, heads_q, heads_kv, context, head_dim, element_bytes, block_n, blocks_per_sm, as_json):
     """Splits by FlashAttention-3's rule and by filling one wave, with waves and predicted times."""
@@ -45,7 +47,8 @@ def command(part, batch, heads_q, heads_kv, context, head_dim, element_bytes, bl
                 blocks_per_sm=blocks_per_sm,
             )
         except ValueError as error:
-            raise click.UsageError(str(error)) from error
+            option = "--element-bytes" if "element_bytes" in str(error) else "--gpu"
+            raise click.UsageError(f"{option}: {error}") from error
         choices.append(
             dict(
                 rule=rule,

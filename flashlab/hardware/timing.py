@@ -11,6 +11,7 @@ that is the cliff one split past a full wave.
 The time of a split decode step is this reading time, the combine's traffic, and a fixed start.
 """
 
+from math import ceil
 from typing import NamedTuple
 
 from flashlab.hardware import measured
@@ -55,7 +56,7 @@ class DecodeTime(NamedTuple):
         read_s: reading K and V.
         combine_s: writing and reading the partial results; 0 for one split.
         start_s: once a step.
-        bytes: of K and V.
+        bytes: of K and V, rounded up to a whole one.
         bandwidth_bytes_per_s: bytes / time_s.
         blocks: of the split launch.
         waves: blocks over the blocks that run at once.
@@ -127,7 +128,7 @@ def decode_time(
         batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_k=seqlen_k, block_n=block_n, num_splits=num_splits
     )
     positive("element_bytes", element_bytes, 8)
-    kv_bytes = int(2 * batch * heads_kv * seqlen_k * whole("head_dim", head_dim) * element_bytes)
+    kv_bytes = ceil(2 * batch * heads_kv * seqlen_k * whole("head_dim", head_dim) * element_bytes)
     # Query tiles of one kv head each read its keys, side by side: memory delivers them once, L2 again.
     tiles = grid.query_blocks
     shared = reader._replace(gpu_share=tiles * reader.gpu_share)

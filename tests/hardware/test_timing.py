@@ -97,6 +97,12 @@ def test_a_smaller_format_takes_less_time():
     )
 
 
+def test_a_part_of_a_byte_is_a_byte():
+    shape = dict(batch=1, heads_q=1, heads_kv=1, head_dim=1, seqlen_k=3, num_splits=1)
+    assert decode_time("h200", **shape, element_bytes=0.5625).bytes == 4
+    assert decode_time("h200", **shape, element_bytes=1e-30).bytes == 1
+
+
 def test_bad_arguments_are_named():
     shape = dict(batch=1, heads_q=32, heads_kv=8, head_dim=128, seqlen_k=1024, num_splits=1)
     for bad, words in (
