@@ -12,6 +12,7 @@ COMMANDS = {
     "occupancy": "blocks and warps per SM, what limits them, and the next cliff",
     "splits": "how many ways to split the keys of a decode step",
     "link": "how long a transfer over PCIe or NVLink takes",
+    "bench": "kernels beside their peers on the GPU present, recorded; counts without a GPU",
 }
 
 
