@@ -17,7 +17,13 @@ MOST_BLOCKS_PER_SM = 32  # of any compute capability
 @click.option("--head-dim", type=COUNT, default=128, show_default=True, help="Elements of a head.")
 @click.option("--element-bytes", type=click.FloatRange(0, 8, min_open=True), default=2, show_default=True)
 @click.option("--block-n", type=COUNT, default=128, show_default=True, help="Keys in a tile.")
-@click.option("--blocks-per-sm", type=click.IntRange(1, MOST_BLOCKS_PER_SM), default=1, show_default=True, help="Blocks that one SM holds.")
+@click.option(
+    "--blocks-per-sm",
+    type=click.IntRange(1, MOST_BLOCKS_PER_SM),
+    default=1,
+    show_default=True,
+    help="Blocks that one SM holds.",
+)
 @json_option
 def command(part, batch, heads_q, heads_kv, context, head_dim, element_bytes, block_n, blocks_per_sm, as_json):
     """Splits by FlashAttention-3's rule and by filling one wave, with waves and predicted times."""

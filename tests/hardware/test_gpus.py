@@ -197,8 +197,14 @@ def test_live_outside_the_table_knows_no_rates(monkeypatch):
     fake_torch(monkeypatch, device("NVIDIA GeForce RTX 4070", 8, 9, 46))
     part = gpu("live")
     assert (part.cc, part.sms, part.shared_memory_per_sm) == ("8.9", 46, 100 * 1024)
+    assert part.bf16
     with pytest.raises(ValueError, match="RTX 4070.*hbm_bytes_per_s is not in the table"):
         known(part, "hbm_bytes_per_s")
+
+
+def test_live_before_ampere_has_no_bf16(monkeypatch):
+    fake_torch(monkeypatch, device("NVIDIA TITAN RTX", 7, 5, 72))
+    assert not gpu("live").bf16
 
 
 def test_live_without_a_gpu_or_torch_says_so(monkeypatch):
