@@ -106,6 +106,7 @@ def plan_json(fit) -> dict:
 
 _LIMITS = {
     "weights": "the weights leave no room",
+    "workspace": "the workspace leaves no room",
     "cache": "the cache fills the memory",
     "model": "the model's own maximum",
     "nothing": "nothing: every window is full",

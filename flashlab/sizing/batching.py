@@ -39,6 +39,7 @@ def simulate(
     reserve_tokens: under "reserved", what every request reserves; None reserves each one's own final length.
     Raises ValueError for a request that could never fit alone, naming it.
     """
+    cache_bytes = whole("cache_bytes", cache_bytes, 0)
     if policy not in POLICIES:
         raise ValueError(f"policy {policy!r}: must be one of {', '.join(POLICIES)}")
     whole("page_size", page_size)
@@ -55,7 +56,7 @@ def simulate(
 
 
 def _checked(requests: Iterable[Request]) -> list[Request]:
-    requests = list(requests)
+    requests = [Request(*request) for request in requests]
     for i, request in enumerate(requests):
         whole(f"requests[{i}].arrival", request.arrival, 0)
         whole(f"requests[{i}].input", request.input, 0)

@@ -49,7 +49,7 @@ class CacheSpec:
         for layer in set(self.layers):
             layer.check()
         self.format = kv_format(dtype, scales)
-        self.state_format = kv_format(state_dtype)
+        self.state_format = kv_format(state_dtype, argument="state_dtype")
         if self.state_format.bits < 16:
             raise ValueError(f"state_dtype {self.state_format.name}: must be fp32, fp16 or bf16")
         self.conv_format = self.format if self.format.bits >= 16 else FORMATS["bf16"]
@@ -71,12 +71,12 @@ class CacheSpec:
         tp: GPUs that share the heads; above 1 the spec is that of one GPU. ValueError names whatever is wrong.
         """
         model = read_model(config)
-        spec = cls(model.layers, dtype or model.half_dtype(), scales, state_dtype, model=model)
+        spec = cls(model.layers, model.half_dtype() if dtype is None else dtype, scales, state_dtype, model=model)
         return spec if tp == 1 else spec.shard(tp)
 
     def shard(self, tp: int) -> "CacheSpec":
         """The cache of one GPU of tp; kv heads fewer than GPUs are replicated, latents always are."""
-        whole("tp", tp)
+        tp = whole("tp", tp)
         if self.tp != 1:
             raise ValueError(f"tp {tp}: this spec is already one GPU's of {self.tp}")
         if self.model and self.model.heads_q % tp:
@@ -94,23 +94,34 @@ class CacheSpec:
 
         after=0 is the cost while every window still fills; a large `after` leaves only the layers that keep growing.
         """
-        whole("after", after, 0)
+        after = whole("after", after, 0)
         return sum(n * size * (layer.tokens(after + 1) - layer.tokens(after)) for layer, n, size, _ in self._groups)
 
     def sequence_bytes(self, tokens: int, page_size: int | None = None) -> int:
         """Bytes of one sequence of this many tokens, with its block tables where it is paged."""
+        tokens = whole("tokens", tokens, 0)
         if page_size is None:
             return sum(n * (layer.tokens(tokens) * size + state) for layer, n, size, state in self._groups)
+        page_size = whole("page_size", page_size)
         pages = {layer: layer.pages(tokens, page_size) for layer, *_ in self._groups}
         held = sum(n * (pages[layer] * page_size * size + state) for layer, n, size, state in self._groups)
         return held + self._table_entries(tokens, page_size) * BLOCK_TABLE_ENTRY
 
+    def growth_bytes(self, first: int, last: int, page_size: int | None = None) -> int:
+        """The sum of sequence_bytes over the lengths first ... last, in closed form; 1 <= first <= last.
+
+        Divided by the number of lengths, what a sequence holds on average while it grows, a token a step.
+        """
+        first, page = whole("first", first), 1 if page_size is None else whole("page_size", page_size)
+        last = whole("last", last, first)
+        pages = lambda most: _pages_summed(last, page, most) - _pages_summed(first - 1, page, most)
+        grown = sum(n * pages(layer.most_pages(page)) * page * size for layer, n, size, _ in self._groups)
+        states = (last - first + 1) * self.sequence_bytes(0)
+        return grown + states + (len(self._sorts()) * pages(None) * BLOCK_TABLE_ENTRY if page_size else 0)
+
     def bytes(self, batch: int, tokens: int, page_size: int | None = None) -> int:
         """Bytes of a batch of sequences of this many tokens each, in pages of page_size tokens if that is given."""
-        whole("batch", batch, 0)
-        whole("tokens", tokens, 0)
-        if page_size is not None:
-            whole("page_size", page_size)
+        batch = whole("batch", batch, 0)
         return self.constant_bytes + batch * self.sequence_bytes(tokens, page_size)
 
     def paged(self, batch: int, tokens: int, page_size: int) -> Paged:
@@ -118,6 +129,7 @@ class CacheSpec:
 
         pages counts those of one layer of each sort; each sort of layer (kind and window) has its own block table.
         """
+        batch, tokens, page_size = whole("batch", batch, 0), whole("tokens", tokens, 0), whole("page_size", page_size)
         total = self.bytes(batch, tokens, page_size)
         tables = batch * self._table_entries(tokens, page_size) * BLOCK_TABLE_ENTRY
         tail = total - tables - self.bytes(batch, tokens)
@@ -125,6 +137,7 @@ class CacheSpec:
 
     def per_layer(self, batch: int = 1, tokens: int = 1) -> list[int]:
         """Bytes of each layer, first to last; their sum is bytes(batch, tokens)."""
+        batch, tokens = whole("batch", batch, 0), whole("tokens", tokens, 0)
         size = {
             layer: layer.scale_bytes(self.format) + batch * (layer.tokens(tokens) * each + state)
             for layer, _, each, state in self._groups
@@ -160,3 +173,10 @@ class CacheSpec:
         kinds = ", ".join(f"{n} {kind}" for kind, n in self.kinds().items())
         name = self.model.model_type if self.model else "made by hand"
         return f"CacheSpec({name}: {kinds}; {self.format.name}{f'; 1 GPU of {self.tp}' if self.tp > 1 else ''})"
+
+
+def _pages_summed(tokens: int, page_size: int, most: int | None) -> int:
+    """The sum of min(ceil(t / page_size), most) over t = 1 ... tokens."""
+    growing = tokens if most is None else min(tokens, most * page_size)
+    full, rest = divmod(growing, page_size)
+    return page_size * full * (full + 1) // 2 + rest * (full + 1) + (tokens - growing) * (most or 0)

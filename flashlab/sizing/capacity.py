@@ -11,16 +11,16 @@ from flashlab.hardware.checks import whole
 from flashlab.sizing.budget import UTILIZATION, Budget, memory_budget
 from flashlab.sizing.cache import CacheSpec
 
-WEIGHTS, CACHE, MODEL, NOTHING = "weights", "cache", "model", "nothing"
+WEIGHTS, WORKSPACE, CACHE, MODEL, NOTHING = "weights", "workspace", "cache", "model", "nothing"
 
 
 class Plan(NamedTuple):
     """What fits on each GPU, and what limits it.
 
     limiter (of max_batch at `tokens`) and context_limiter (of max_context at `batch`) are "weights" (they leave no room
-    for one sequence), "cache" (it fills the rest), "model" (max_position_embeddings) or, for a context, "nothing" (the
-    cache stopped growing and the config names no maximum; max_context is then None). largest_kind is the kind of layer
-    that takes most of a sequence's bytes.
+    for one token), "workspace" (the weights would, it does not), "cache" (it fills the rest), "model"
+    (max_position_embeddings) or, for a context, "nothing" (the cache stopped growing and the config names no maximum;
+    max_context is then None). largest_kind is the kind of layer that takes most of a sequence's bytes.
     """
 
     budget: Budget
@@ -50,9 +50,8 @@ class Concurrency(NamedTuple):
 
 def max_batch(spec: CacheSpec, cache_bytes: int, tokens: int, page_size: int | None = None) -> int:
     """The most sequences of `tokens` tokens each that fit into cache_bytes."""
-    whole("tokens", tokens)
-    _check_page_size(page_size)
-    return max(0, (cache_bytes - spec.constant_bytes) // spec.sequence_bytes(tokens, page_size))
+    tokens, page_size = whole("tokens", tokens), _page_size(page_size)
+    return max(0, (_room(cache_bytes) - spec.constant_bytes) // spec.sequence_bytes(tokens, page_size))
 
 
 def max_context(spec: CacheSpec, cache_bytes: int, batch: int = 1, page_size: int | None = None) -> int | None:
@@ -60,8 +59,7 @@ def max_context(spec: CacheSpec, cache_bytes: int, batch: int = 1, page_size: in
 
     None where nothing ends it: every window is full, the rest fits, and the config names no maximum.
     """
-    whole("batch", batch)
-    _check_page_size(page_size)
+    batch, page_size, cache_bytes = whole("batch", batch), _page_size(page_size), _room(cache_bytes)
     fits = lambda tokens: spec.bytes(batch, tokens, page_size) <= cache_bytes
     most = spec.max_context or 1 << 40
     if fits(most):
@@ -81,16 +79,17 @@ def concurrency(
     lengths: (input, output) or (input, output, weight) tuples, in tokens. A request stays for `output` steps and holds
     input + 1 ... input + output tokens meanwhile, so at any moment requests are met in proportion to weight * output.
     """
-    _check_page_size(page_size)
+    page_size = _page_size(page_size)
     mix = [_request(entry) for entry in lengths]
     stay = sum(weight * outputs for _, outputs, weight in mix)
     if stay <= 0:
         raise ValueError("lengths: must hold at least one (input, output) with a positive weight")
     size = lambda tokens: spec.sequence_bytes(tokens, page_size)
     own = sum(weight * outputs * size(inputs + outputs) for inputs, outputs, weight in mix) / stay
-    growing = sum(weight * sum(size(inputs + i) for i in range(1, outputs + 1)) for inputs, outputs, weight in mix)
+    grown = lambda inputs, outputs: spec.growth_bytes(inputs + 1, inputs + outputs, page_size)
+    growing = sum(weight * grown(inputs, outputs) for inputs, outputs, weight in mix)
     longest = max(size(inputs + outputs) for inputs, outputs, weight in mix if weight)
-    room = max(0, cache_bytes - spec.constant_bytes)
+    room = max(0, _room(cache_bytes) - spec.constant_bytes)
     return Concurrency(room / longest, room / own, room * stay / growing)
 
 
@@ -110,11 +109,13 @@ def plan(
     """The largest batch at `tokens` (default: the model's maximum) and the largest context at `batch`, on gpu.
 
     gpu, utilization, weights, weights_dtype, workspace: see memory_budget. tp: GPUs that share the model; leave it at 1
-    where spec is a shard already. Raises ValueError for tokens beyond the model's max_position_embeddings.
+    where spec is a shard already. Raises ValueError for tokens beyond the model's max_position_embeddings, and for none
+    where the config has no such maximum.
     """
     spec = spec if tp == 1 else spec.shard(tp)
-    tokens = spec.max_context if tokens is None else tokens
-    whole("tokens", tokens)
+    if tokens is None and spec.max_context is None:
+        raise ValueError("tokens: must be given, as no max_position_embeddings is known")
+    tokens = whole("tokens", spec.max_context if tokens is None else tokens)
     if spec.max_context is not None and tokens > spec.max_context:
         raise ValueError(f"tokens {tokens}: the model's max_position_embeddings is {spec.max_context}")
     budget = memory_budget(
@@ -138,7 +139,10 @@ def plan(
 
 
 def _memory_limiter(spec: CacheSpec, budget: Budget) -> str:
-    return CACHE if spec.bytes(1, 1) <= budget.cache else WEIGHTS
+    least = spec.bytes(1, 1)
+    if least <= budget.cache:
+        return CACHE
+    return WORKSPACE if least <= budget.cache + budget.workspace else WEIGHTS
 
 
 def _context_limiter(spec: CacheSpec, budget: Budget, context: int | None) -> str:
@@ -147,15 +151,20 @@ def _context_limiter(spec: CacheSpec, budget: Budget, context: int | None) -> st
     return MODEL if context == spec.max_context else _memory_limiter(spec, budget)
 
 
-def _check_page_size(page_size) -> None:
-    if page_size is not None:
-        whole("page_size", page_size)
+def _page_size(page_size) -> int | None:
+    return None if page_size is None else whole("page_size", page_size)
+
+
+def _room(cache_bytes) -> int:
+    """A budget may be negative: then nothing fits."""
+    return whole("cache_bytes", cache_bytes, least=float("-inf"))
 
 
 def _request(entry) -> tuple[int, int, float]:
+    if not isinstance(entry, (tuple, list)) or len(entry) not in (2, 3):
+        raise ValueError(f"lengths: holds {entry!r}; each must be (input, output) or (input, output, weight)")
     inputs, outputs, weight = (*entry, 1)[:3]
-    whole("input", inputs, 0)
-    whole("output", outputs)
+    inputs, outputs = whole("input", inputs, 0), whole("output", outputs)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < float("inf"):
         raise ValueError(f"weight {weight!r}: must be a number of at least 0")
     return inputs, outputs, weight

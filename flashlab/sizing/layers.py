@@ -9,6 +9,7 @@
 
 from typing import NamedTuple
 
+from flashlab.hardware.checks import whole
 from flashlab.sizing.formats import Format
 
 KINDS = ("full", "sliding", "latent", "linear")
@@ -30,14 +31,20 @@ class Layer(NamedTuple):
     recurrent_elements: int = 0
 
     def check(self) -> None:
-        """Raise ValueError where the fields contradict each other."""
+        """Raise ValueError or TypeError where a field is no size, or fields contradict each other."""
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r}: must be one of {', '.join(KINDS)}")
         if (self.kind == "sliding") != (self.window is not None):
             raise ValueError(f"window {self.window}: a sliding layer has one and no other layer has")
-        kept = self.recurrent_elements if self.kind == "linear" else self.head_dim_k
-        if self.kv_heads < 1 or kept < 1 or (self.window is not None and self.window < 1):
-            raise ValueError(f"{self.kind} layer: kv_heads, window and what it keeps must be at least 1")
+        if self.window is not None:
+            whole("window", self.window)
+        whole("kv_heads", self.kv_heads)
+        whole("head_dim_k", self.head_dim_k, 0 if self.kind == "linear" else 1)
+        whole("head_dim_v", self.head_dim_v, 0)
+        whole("conv_elements", self.conv_elements, 0)
+        whole("recurrent_elements", self.recurrent_elements, 1 if self.kind == "linear" else 0)
+        if self.kind == "latent" and (self.kv_heads, self.head_dim_v) != (1, 0):
+            raise ValueError("latent layer: must have kv_heads 1 and head_dim_v 0, for the latent is both K and V")
 
     def tokens(self, tokens: int) -> int:
         """How many of a sequence's tokens this layer keeps."""
@@ -45,14 +52,20 @@ class Layer(NamedTuple):
             return 0
         return tokens if self.window is None else min(tokens, self.window)
 
-    def pages(self, tokens: int, page_size: int) -> int:
-        """The most pages that a sequence holds while it grows to this length.
+    def most_pages(self, page_size: int) -> int | None:
+        """The most pages that a sequence of any length holds; None where they grow with it.
 
         A window of w tokens that has slid to an odd place can touch ceil((w - 1) / p) + 1 pages of p tokens (vLLM's
         SlidingWindowSpec adds such a page too).
         """
-        pages = -(-(tokens if self.kind != "linear" else 0) // page_size)
-        return pages if self.window is None else min(pages, -(-(self.window - 1) // page_size) + 1)
+        if self.kind == "linear":
+            return 0
+        return None if self.window is None else -(-(self.window - 1) // page_size) + 1
+
+    def pages(self, tokens: int, page_size: int) -> int:
+        """The most pages that a sequence holds while it grows to this length."""
+        pages, most = -(-tokens // page_size), self.most_pages(page_size)
+        return pages if most is None else min(pages, most)
 
     @property
     def elements(self) -> int:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from flashlab.hardware.checks import whole
+from flashlab.hardware.checks import positive, whole
 
 
 class Request(NamedTuple):
@@ -70,13 +70,16 @@ class Timeline(NamedTuple):
 def stream(count: int, every: float, input: tuple[int, int], output: tuple[int, int], seed: int = 0) -> list[Request]:
     """A made-up stream: `count` requests, on average one in `every` steps, lengths uniform in the two closed ranges.
 
-    Arrivals are a Poisson process. The same seed gives the same stream.
+    Arrivals are a Poisson process. The same seed gives the same stream. Raises ValueError for an empty range or one that
+    starts below 0 (output: below 1).
     """
     from random import Random
 
     whole("count", count)
-    if not every >= 0:
-        raise ValueError(f"every {every!r}: must be a number of steps, at least 0")
+    if every != 0:
+        positive("every", every)
+    for name, (low, high), least in (("input", input, 0), ("output", output, 1)):
+        whole(f"{name}[1]", high, whole(f"{name}[0]", low, least))
     draw = Random(seed)
     uniform = lambda low, high: low + int(draw.random() * (high - low + 1))
     time, made = 0.0, []

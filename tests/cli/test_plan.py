@@ -57,6 +57,10 @@ def test_the_table_shows_both_units():
         assert part in text, part
 
 
+def test_a_workspace_that_does_not_fit():
+    assert "the workspace leaves no room" in run("llama-3-8b", "--gpu", "h200", "--workspace", "200GiB")
+
+
 @pytest.mark.parametrize("arguments, parts", [
     ([config("llama-3-8b")], ["--gpu"]),
     (["nosuch.json", "--gpu", "h200"], ["nosuch.json: No such file"]),

@@ -115,6 +115,7 @@ def test_a_stream_is_the_same_every_time():
     ({"reserve_tokens": 5}, "goes with policy 'reserved'"),
     ({"policy": "reserved", "reserve_tokens": 5}, r"requests\[1\]: ends at 60 tokens, beyond reserve_tokens 5"),
     ({"max_batch": 0}, "max_batch must be at least 1"),
+    ({"cache_bytes": -1}, "cache_bytes must be at least 0"),
     ({"cache_bytes": 100}, r"requests\[0\]: its 2 tokens alone do not fit"),
     ({"requests": [Request(-1, 1, 1)]}, r"requests\[0\].arrival must be at least 0"),
     ({"requests": [Request(0, 1, 0)]}, r"requests\[0\].output must be at least 1"),
@@ -122,3 +123,17 @@ def test_a_stream_is_the_same_every_time():
 def test_impossible_streams_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         simulate(SPECS[0], **{"cache_bytes": GiB, "requests": [Request(0, 1, 1), Request(0, 50, 10)]} | wrong)
+
+
+def test_plain_tuples_are_requests():
+    assert simulate(SPECS[0], GiB, [(0, 5, 3), (2, 1, 1)]) == simulate(SPECS[0], GiB, [Request(0, 5, 3), Request(2, 1, 1)])
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"every": -1}, "every must be above 0"), ({"every": float("inf")}, "every must be"), ({"every": float("nan")}, "every must be"),
+    ({"input": (5, 1)}, r"input\[1\] must be at least 5, got 1"), ({"input": (-5, 1)}, r"input\[0\] must be at least 0"),
+    ({"output": (0, 1)}, r"output\[0\] must be at least 1"), ({"count": 0}, "count must be at least 1"),
+])  # fmt: skip
+def test_impossible_streams_are_not_made(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        stream(**{"count": 3, "every": 1, "input": (1, 2), "output": (1, 2)} | wrong)

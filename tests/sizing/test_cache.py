@@ -152,10 +152,11 @@ def test_sizes_that_are_no_whole_numbers_are_refused(spec, arguments):
 
 @pytest.mark.parametrize("wrong", [
     {"kind": "half"}, {"window": 5}, {"kind": "sliding"}, {"kv_heads": 0}, {"head_dim_k": 0},
-    {"kind": "sliding", "window": 0}, {"kind": "linear"},
+    {"kind": "sliding", "window": 0}, {"kind": "linear"}, {"head_dim_v": -64}, {"conv_elements": -1},
+    {"kind": "latent", "kv_heads": 2}, {"kind": "latent", "head_dim_v": 64},
 ])  # fmt: skip
 def test_impossible_layers_are_refused(wrong):
-    with pytest.raises(ValueError, match="kind 'half'|window|must be at least 1"):
+    with pytest.raises(ValueError, match="kind 'half'|window|must be at least|latent layer"):
         CacheSpec([Layer(**{"kind": "full", "kv_heads": 1, "head_dim_k": 64} | wrong)])
 
 
@@ -166,3 +167,34 @@ def test_a_cache_has_layers():
 
 def test_repr_says_what_it_is(spec):
     assert repr(spec("gemma-3-27b", tp=4)) == "CacheSpec(gemma3: 52 sliding, 10 full; bf16; 1 GPU of 4)"
+
+
+@pytest.mark.parametrize("wrong", [{"kv_heads": 8.0}, {"head_dim_k": "64"}, {"kind": "sliding", "window": 2.5}])
+def test_layers_of_no_whole_numbers_are_refused(wrong):
+    with pytest.raises(TypeError, match="must be an integer"):
+        CacheSpec([Layer(**{"kind": "full", "kv_heads": 1, "head_dim_k": 64} | wrong)])
+
+
+@pytest.mark.parametrize("batch, tokens", [(-1, 5), (1, -5)])
+def test_parts_of_negative_sizes_are_refused(spec, batch, tokens):
+    for ask in (spec("llama-3-8b").per_layer, spec("llama-3-8b").per_kind):
+        with pytest.raises(ValueError, match="must be at least 0"):
+            ask(batch, tokens)
+
+
+class Narrow:
+    """A whole number as numpy's int32 is one: not an int, and its own products would overflow."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        return self.value
+
+
+def test_numbers_of_other_libraries_are_taken_as_pythons(spec):
+    llama = spec("llama-3-70b")
+    assert llama.bytes(Narrow(64), Narrow(2**20), Narrow(16)) == llama.bytes(64, 2**20, 16)
+    assert llama.paged(Narrow(64), Narrow(2**20), Narrow(16)) == llama.paged(64, 2**20, 16)
+    assert llama.shard(Narrow(8)).bytes_per_token(Narrow(5)) == llama.shard(8).bytes_per_token(5)
+    assert sum(llama.per_layer(Narrow(64), Narrow(2**20))) == llama.bytes(64, 2**20)

@@ -58,7 +58,7 @@ def test_nothing_limits_a_window_without_a_maximum(config):
     spec = CacheSpec.from_config(config("mistral-7b-v0.1", max_position_embeddings=None))
     fit = plan(spec, "h200", tokens=10**6)
     assert (fit.max_context, fit.context_limiter) == (None, "nothing")
-    with pytest.raises(TypeError, match="tokens must be an integer"):
+    with pytest.raises(ValueError, match="tokens: must be given, as no max_position_embeddings is known"):
         plan(spec, "h200")
 
 
@@ -112,7 +112,32 @@ def test_only_the_ratio_of_weights_matters(spec, mix, factor):
     assert once.own == pytest.approx(many.own) and once.growing == pytest.approx(many.growing)
 
 
-@pytest.mark.parametrize("lengths", [[], [(10, 5, 0)], [(10, 0)], [(-1, 5)], [(10, 5, -1)], [(10, 5, float("inf"))]])
+@pytest.mark.parametrize("lengths", [[], [(10, 5, 0)], [(10, 0)], [(-1, 5)], [(10, 5, -1)], [(10, 5, float("inf"))], [(10,)], [(10, 5, 1, 1)], [5]])
 def test_impossible_mixes_are_refused(lengths):
     with pytest.raises(ValueError):
         concurrency(SPECS[0], GiB, lengths)
+
+
+@given(specs, st.integers(0, 600), st.integers(1, 700), pages)
+def test_growing_is_the_sum_over_every_length(spec, inputs, outputs, page):
+    lengths = range(inputs + 1, inputs + outputs + 1)
+    held = sum(spec.sequence_bytes(tokens, page) for tokens in lengths)
+    assert spec.growth_bytes(lengths[0], lengths[-1], page) == held
+    assert concurrency(spec, GiB, [(inputs, outputs)], page).growing == (GiB - spec.constant_bytes) * outputs / held
+
+
+def test_a_workspace_that_leaves_no_room_is_not_blamed_on_the_weights(spec):
+    llama = spec("llama-3-8b")
+    assert plan(llama, "h200", tokens=1, workspace=200 * GiB).limiter == "workspace"
+    assert plan(llama, "h200", tokens=1, workspace=200 * GiB, weights=200 * GiB).limiter == "weights"
+
+
+@pytest.mark.parametrize("room", [80e9, float("nan"), "80GB", None])
+def test_room_that_is_no_whole_number_is_refused(room):
+    for ask in (lambda: max_batch(SPECS[0], room, 5), lambda: max_context(SPECS[0], room), lambda: concurrency(SPECS[0], room, [(1, 1)])):
+        with pytest.raises(TypeError, match="cache_bytes must be an integer"):
+            ask()
+
+
+def test_a_negative_budget_holds_nothing():
+    assert max_batch(SPECS[0], -1, 5) == max_context(SPECS[0], -1) == concurrency(SPECS[0], -1, [(1, 1)]).own == 0
