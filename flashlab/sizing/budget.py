@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from flashlab.hardware.checks import whole
+from flashlab.hardware.checks import positive, whole
 from flashlab.sizing.cache import CacheSpec
 from flashlab.sizing.formats import Format, kv_format
 from flashlab.sizing.parameters import count_parameters
@@ -42,24 +42,21 @@ def memory_budget(
     Raises ValueError where weights cannot be counted (no config, a quantised checkpoint, a missing field).
     """
     memory = _memory(gpu)
-    if isinstance(utilization, bool) or not isinstance(utilization, (int, float)) or not 0 < utilization <= 1:
-        raise ValueError(f"utilization {utilization!r}: must be above 0 and at most 1")
-    whole("workspace", workspace, 0)
+    positive("utilization", utilization, most=1)
+    workspace = whole("workspace", workspace, 0)
     if weights is None:
         weights, source = _counted(spec, weights_dtype)
     elif weights_dtype is not None:
         raise ValueError("weights_dtype: goes with counted weights; weights were given in bytes")
     else:
-        whole("weights", weights, 0)
-        source = "given"
+        weights, source = whole("weights", weights, 0), "given"
     share = -(-weights // spec.tp)
     return Budget(memory, utilization, share, source, workspace, int(memory * utilization) - share - workspace)
 
 
 def _memory(gpu) -> int:
-    if isinstance(gpu, int) and not isinstance(gpu, bool):
-        whole("gpu", gpu)
-        return gpu
+    if isinstance(gpu, int):
+        return whole("gpu", gpu)
     from flashlab.hardware.gpus import gpu as find
 
     return find(gpu).memory_bytes
@@ -72,7 +69,7 @@ def _counted(spec: CacheSpec, dtype) -> tuple[int, str]:
     if dtype is None and quantized:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise ValueError(f"weights: the config is of a quantised checkpoint ({method}); give their bytes or a dtype")
-    form = kv_format(dtype or spec.model.half_dtype())
+    form = kv_format(spec.model.half_dtype() if dtype is None else dtype, argument="weights_dtype")
     count = count_parameters(spec.model)
     each = _bytes_each(form)
     return round(count * each), f"counted: {count:,} parameters of {each:g} bytes ({form.name})"

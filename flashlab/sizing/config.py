@@ -124,7 +124,7 @@ def _read(path: str) -> dict:
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             data = json.load(file)
     except OSError as error:
         raise ValueError(f"config {path}: {error.strerror or error}; it must be a readable config.json") from None

@@ -43,11 +43,8 @@ class Explanation(NamedTuple):
 
 def explain(spec: CacheSpec, batch: int = 1, input: int = 1024, output: int = 1024) -> Explanation:
     """How spec.bytes(batch, input + output) comes about. input and output are tokens of each sequence."""
-    whole("batch", batch)
-    whole("input", input, 0)
-    whole("output", output, 0)
-    tokens = input + output
-    whole("input + output", tokens)
+    batch, input, output = whole("batch", batch), whole("input", input, 0), whole("output", output, 0)
+    tokens = whole("input + output", input + output)
     total = spec.bytes(batch, tokens)
     wrong = [*_wrong_shapes(spec, batch, tokens), *_wrong_kinds(spec, batch, tokens), *_article(spec, input, output)]
     made = [Wrong(name, text, size, size / total, why) for name, text, size, why in wrong if size != total]
@@ -113,7 +110,8 @@ def _wrong_shapes(spec: CacheSpec, batch: int, tokens: int):
                 why = f"{heads_q // heads} query heads share each kv head; only kv heads are kept."
                 yield "kv heads ignored", f"{heads_q} heads instead of {heads}", size(vectors(heads_q, dim)), why
     if not any(layer.kind == "latent" for layer in spec.layers):
-        yield "K without V", "no factor 2", size(lambda layer: layer.token_bytes(form) // 2), "K and V are both kept."
+        only_k = size(lambda layer: layer.kv_heads * form.vector_bytes(layer.head_dim_k))
+        yield "K without V", "no V", only_k, "K and V are both kept."
     why = f"An element has {form.bits} bits, {form.element_bytes:g} bytes."
     bits = lambda layer: layer.token_bytes(form) + round(layer.elements * (form.bits - form.element_bytes))
     yield "bits taken for bytes", f"{form.bits} bytes an element", size(bits), why
@@ -133,13 +131,13 @@ def _wrong_kinds(spec: CacheSpec, batch: int, tokens: int):
             yield "sliding layers dropped", "full layers alone", total - kinds["sliding"], why
     if "linear" in kinds and "full" in kinds:
         full = next(layer for layer in spec.layers if layer.kind == "full")
-        as_full = len(spec.layers) * batch * tokens * full.token_bytes(form)
+        as_full = CacheSpec([full] * len(spec.layers), form).bytes(batch, tokens)
         yield "linear layers counted as attention", f"all {len(spec.layers)} layers", as_full, "A state does not grow."
 
 
 def _article(spec: CacheSpec, input: int, output: int):
     """4 * n * m * h, from an article on FlashAttention and KV caches; right would be 4 * b * l * h * (n + m)."""
-    if spec.model is not None:
+    if spec.model is not None and spec.tp == 1:
         hidden = spec.model.hidden_size
         why = "It lost batch and layers, and multiplied the lengths that it should have added."
         yield "4 n m h", f"4 x {input} x {output} x {hidden}", 4 * input * output * hidden, why

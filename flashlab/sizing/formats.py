@@ -82,13 +82,14 @@ _ALSO = {
 _WITH_CHOICE = ("fp8", "int8", "int4")
 
 
-def kv_format(dtype, scales: str | None = None) -> Format:
+def kv_format(dtype, scales: str | None = None, argument: str = "dtype") -> Format:
     """The format called dtype ("bf16", "torch.bfloat16", a Format ...), with its scales laid out as asked.
 
     scales: None (the format's own), "tensor", "head", "token_head" (fp32 scales), or "block:N" (fp16 scales); only
-    fp8, int8 and int4 leave a choice. Raises ValueError for an unknown name or an impossible layout.
+    fp8, int8 and int4 leave a choice. Raises ValueError for an unknown name, calling it `argument`, or an impossible
+    layout.
     """
-    found = dtype if isinstance(dtype, Format) else _named(dtype)
+    found = dtype if isinstance(dtype, Format) else _named(dtype, argument)
     if scales is None:
         return found
     if found.name not in _WITH_CHOICE:
@@ -101,9 +102,9 @@ def kv_format(dtype, scales: str | None = None) -> Format:
     raise ValueError(f"scales {scales!r}: must be tensor, head, token_head or block:N, as in block:32")
 
 
-def _named(dtype) -> Format:
+def _named(dtype, argument: str) -> Format:
     name = str(dtype).lower().removeprefix("torch.")
     name = _ALSO.get(name, name)
     if name not in FORMATS:
-        raise ValueError(f"dtype {str(dtype)!r}: must be one of {', '.join(FORMATS)}")
+        raise ValueError(f"{argument} {str(dtype)!r}: must be one of {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -122,6 +122,8 @@ def _mixed(config: Config, default: Callable[[int], str], **attention):
     types = config.layer_types(layers, [default(i) for i in range(layers)])
     if LINEAR in types:
         raise config.refused("layer_types", "holds linear_attention", "made of full_attention and sliding_attention")
+    if SLIDING in types and config.data.get("use_sliding_window") is False:
+        raise config.refused("layer_types", "holds sliding_attention", "without it, as use_sliding_window is false")
     window = config.count("sliding_window", "tokens") if SLIDING in types else None
     return _layers(types, heads_kv, head_dim, window), heads_q, hidden
 

@@ -138,6 +138,8 @@ def _gemma3(config, model):
 
 def _siglip(vision: dict, model: Model) -> int:
     """Gemma 3's vision tower (SigLIP without its pooling head) and the projector into the text model."""
+    if not isinstance(vision, dict):
+        raise Config(model.outer, "gemma3").refused("vision_config", f"is {vision!r}", "an object")
     tower = Config(vision, "gemma3 vision_config")
     if vision.get("model_type") != "siglip_vision_model":
         raise tower.refused("model_type", f"is {vision.get('model_type')!r}", "siglip_vision_model")

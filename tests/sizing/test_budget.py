@@ -41,16 +41,30 @@ def test_weights_that_cannot_be_counted_are_asked_for(spec):
 
 
 @pytest.mark.parametrize("wrong, message", [
-    ({"utilization": 0}, "utilization 0: must be above 0 and at most 1"),
-    ({"utilization": 1.01}, "utilization 1.01"),
-    ({"utilization": float("nan")}, "utilization nan"),
+    ({"utilization": 0}, "utilization must be above 0 and at most 1, got 0"),
+    ({"utilization": 1.01}, "utilization must be .*, got 1.01"),
+    ({"utilization": float("nan")}, "utilization must be .*, got nan"),
     ({"workspace": -1}, "workspace must be at least 0"),
     ({"weights": -1}, "weights must be at least 0"),
     ({"weights": 1, "weights_dtype": "fp8"}, "weights_dtype: goes with counted weights"),
-    ({"weights_dtype": "fp7"}, "dtype 'fp7'"),
+    ({"weights_dtype": "fp7"}, "weights_dtype 'fp7': must be one of"),
+    ({"weights_dtype": ""}, "weights_dtype '': must be one of"),
     ({"gpu": "h2000"}, "h2000"),
     ({"gpu": 0}, "gpu must be at least 1"),
 ])  # fmt: skip
 def test_impossible_budgets_are_refused(spec, wrong, message):
     with pytest.raises(ValueError, match=message):
         memory_budget(spec("llama-3-8b"), **{"gpu": "h200"} | wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"gpu": 80e9}, {"gpu": True}, {"weights": 16e9}, {"workspace": 1e9}, {"utilization": "0.9"}])
+def test_budgets_of_no_number_are_refused(spec, wrong):
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        memory_budget(spec("llama-3-8b"), **{"gpu": "h200"} | wrong)
+
+
+@pytest.mark.parametrize("vision", [[1], "siglip"])
+def test_a_vision_tower_that_is_no_object_is_refused(config, vision):
+    spec = CacheSpec.from_config(config("gemma-3-27b", vision_config=vision))
+    with pytest.raises(ValueError, match="config of gemma3: vision_config is .*must be an object"):
+        memory_budget(spec, "h200")

@@ -79,3 +79,13 @@ def test_a_spec_made_by_hand_and_a_shard(spec):
 def test_nothing_to_explain(spec):
     with pytest.raises(ValueError, match=r"input \+ output must be at least 1"):
         explain(spec("llama-3-8b"), 1, 0, 0)
+
+
+def test_half_of_an_uneven_cache_is_its_k():
+    assert wrong(explain(CacheSpec([Layer("full", 8, 128, 64)])))["K without V"].ratio == pytest.approx(128 / 192)
+    assert wrong(explain(CacheSpec([Layer("full", 8, 128, 128)], "q8_0")))["K without V"].ratio == 0.5
+
+
+def test_linear_layers_as_attention_have_scales_too(spec):
+    told = explain(spec("qwen3-next-80b-a3b", dtype="fp8"), 2, 1000, 24)
+    assert wrong(told)["linear layers counted as attention"].bytes == 48 * (2 * 1024 * 2 * 2 * 256 + 2 * 4)

@@ -196,6 +196,7 @@ def test_missing_fields_are_refused_by_name(path, config):
         ("gemma-2-9b", {"layer_types": "full_attention"}, "layer_types"),
         ("gemma-2-9b", {"sliding_window": None}, "sliding_window is missing"),
         ("qwen2.5-7b", {"use_sliding_window": "yes"}, "use_sliding_window is 'yes'; it must be true or false"),
+        ("qwen2.5-7b", {"layer_types": ["sliding_attention"] * 28}, "layer_types holds sliding_attention; .*use_sliding_window"),
         ("qwen3-30b-a3b", {"use_sliding_window": True, "sliding_window": 4096}, "use_sliding_window is true"),
         ("gemma-3-1b", {"use_bidirectional_attention": True}, "an encoder keeps no KV cache"),
         ("gemma-3-27b", {"text_config": ...}, "text_config is None"),
@@ -231,3 +232,15 @@ def test_sources_that_are_no_config(tmp_path):
     for source in (7, None, ["model_type"]):
         with pytest.raises(TypeError, match="must be a path, a dict or a transformers config"):
             CacheSpec.from_config(source)
+
+
+def test_a_byte_order_mark_is_no_fault(config, tmp_path):
+    """As Windows' editors write it."""
+    file = tmp_path / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + CONFIGS[0].read_bytes())
+    assert CacheSpec.from_config(file).layers == CacheSpec.from_config(CONFIGS[0]).layers
+
+
+def test_an_empty_dtype_is_not_the_default(config):
+    with pytest.raises(ValueError, match="dtype '': must be one of"):
+        CacheSpec.from_config(config("llama-3-8b"), dtype="")
