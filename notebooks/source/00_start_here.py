@@ -80,7 +80,8 @@ on_chip = {
 }
 for name, size in on_chip.items():
     print(f"{name:14} {size / 1e6:8,.0f} MB")
-print(f"{'HBM':14} {h200.memory_gb * 1e3:8,.0f} MB, {h200.memory_gb * 1e9 / sum(on_chip.values()):.0f} times all of the above")
+times = h200.memory_gb * 1e9 / sum(on_chip.values())
+print(f"{'HBM':14} {h200.memory_gb * 1e3:8,.0f} MB, {times:.0f} times all of the above")
 
 # %% [markdown]
 # ## Bytes
@@ -124,9 +125,9 @@ predict("00.weights", ms=...)
 # %%
 weights = 8.03e9 * 2  # bytes: Llama-3-8B in bf16
 reading = weights / h200.hbm_bytes_per_s
-computing = 2 * 8.03e9 / h200.dense_16bit_flops  # one multiplication and one addition for each parameter
-print(f"reading   {weights / 1e9:.1f} GB     {reading * 1e3:6.2f} ms, so at most {1 / reading:.0f} tokens a second")
-print(f"computing {2 * 8.03:.1f} GFLOP  {computing * 1e3:6.2f} ms, {reading / computing:.0f} times less")
+computing = 2 * 8.03e9 / h200.dense_16bit_flops  # a multiply-add for each parameter
+print(f"reading   {weights / 1e9:.1f} GB    {reading * 1e3:5.2f} ms: at most {1 / reading:.0f} tokens a second")
+print(f"computing {2 * 8.03:.1f} GFLOP {computing * 1e3:5.2f} ms: {reading / computing:.0f} times less")
 
 # %% [markdown]
 # The arithmetic units are idle for 99.5% of that time. Not because of a bad kernel: the bytes are the limit. Keep this
@@ -157,7 +158,7 @@ pictures.latencies(clock_ghz=recorded.CLOCK_GHZ)
 predict("00.one_block_per_sm", GB_per_s=...)
 
 # %%
-print(f"{measured.GPU}, {measured.DATE}, torch 2.11.0, triton 3.6.0: a streaming read by blocks of 256 threads, GB/s")
+print(f"Recorded: {measured.GPU}, {measured.DATE}, torch 2.11.0, triton 3.6.0. GB/s read by blocks of 256 threads")
 print("blocks  predicted  recorded")
 for blocks, rate in measured.UNDERFILL:
     print(f"{blocks:6} {read_gb_per_s_by_latency(blocks):10.1f} {rate / 1e9:9.1f}")
@@ -210,8 +211,8 @@ check("00.attainable", attainable)
 # %%
 for name in ("h200", "h100", "a100", "l4", "t4"):
     part = gpu(name)
-    print(f"{part.name:14} {part.dense_16bit_flops / 1e12:5.0f} TFLOP/s / {part.hbm_bytes_per_s / 1e12:4.2f} TB/s "
-          f"= {part.ridge:4.0f} FLOP per byte")
+    peak, bandwidth = part.dense_16bit_flops / 1e12, part.hbm_bytes_per_s / 1e12
+    print(f"{part.name:14} {peak:5.0f} TFLOP/s / {bandwidth:4.2f} TB/s = {part.ridge:4.0f} FLOP per byte")
 
 # %% [markdown]
 # One vector times one matrix is what a model does for a single token. Where does that stand?
@@ -232,7 +233,8 @@ points = {
 }
 for name, intensity in points.items():
     rate = min(h200.dense_16bit_flops, intensity * h200.hbm_bytes_per_s)
-    print(f"{name:19} {intensity:8.2f} FLOP per byte   {rate / 1e12:6.1f} TFLOP/s   {100 * rate / h200.dense_16bit_flops:6.2f}%")
+    percent = 100 * rate / h200.dense_16bit_flops
+    print(f"{name:19} {intensity:8.2f} FLOP per byte   {rate / 1e12:6.1f} TFLOP/s   {percent:6.2f}%")
 pictures.rooflines(("h200", "a100", "t4"), points)
 
 # %% [markdown]
@@ -252,8 +254,8 @@ check("00.rows_to_fill", rows_to_fill)
 # %%
 for m in (1, 8, 64, 230, 1024):
     rate = min(h200.dense_16bit_flops, intensity_of_rows(m) * h200.hbm_bytes_per_s)
-    seconds = max(2 * m * 4096**2 / h200.dense_16bit_flops, 2 * (4096**2 + 2 * m * 4096) / h200.hbm_bytes_per_s)
-    print(f"{m:5} rows: {rate / 1e12:6.1f} TFLOP/s, {seconds * 1e6:5.1f} us, {seconds / m * 1e9:7.1f} ns a row")
+    us = 2 * m * 4096**2 / rate * 1e6
+    print(f"{m:5} rows: {rate / 1e12:6.1f} TFLOP/s, {us:5.1f} us, {us / m * 1e3:7.1f} ns a row")
 
 # %% [markdown]
 # One row takes 7 us and so do 64: sixty-three are almost free. "Use a larger batch" is good advice, up to the ridge.
@@ -270,7 +272,8 @@ for m in (1, 8, 64, 230, 1024):
 
 # %%
 a100 = gpu("a100")
-for what, blocks in (("one block in all", 1), ("one for each of 32 query heads", 32), ("one for each of 8 KV heads", 8)):
+readings = {"one block in all": 1, "one for each of 32 query heads": 32, "one for each of 8 KV heads": 8}
+for what, blocks in readings.items():
     print(f"{what:32} {blocks:2} of {a100.sms} SMs = {100 * blocks / a100.sms:5.2f}%")
 
 # %% [markdown]

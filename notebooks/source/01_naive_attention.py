@@ -11,6 +11,7 @@
 # %% tags=["nbval-ignore-output"]
 import inspect
 import math
+import textwrap
 
 import torch
 import torch.nn.functional as F
@@ -88,7 +89,8 @@ check("01.attention", attention)
 torch.manual_seed(2)
 for head_dim in (16, 64, 256):
     dots = (torch.randn(4096, head_dim) * torch.randn(4096, head_dim)).sum(dim=-1)
-    print(f"head_dim {head_dim:3}: standard deviation of q.k {dots.std():5.1f}, of q.k / sqrt(d) {dots.std() / head_dim**0.5:.2f}")
+    spread = dots.std()
+    print(f"head_dim {head_dim:3}: q.k spreads by {spread:4.1f}, q.k / sqrt(d) by {spread / head_dim**0.5:.2f}")
 one_query, keys = torch.randn(128), torch.randn(32, 128)
 pictures.weights_with_and_without_scale(
     torch.softmax(keys @ one_query, dim=-1), torch.softmax(keys @ one_query / 128**0.5, dim=-1)
@@ -141,10 +143,11 @@ print(f"{s.numel()} scores came down to {lse.numel()} numbers: {[round(x, 3) for
 # triangle. But in decoding there is *one* new query and a long cache of keys. Then there are two ways to place the triangle.
 
 # %%
-square = torch.ones(8, 8, dtype=torch.bool).tril()
-pictures.two_masks(square[:3], mask.mask(3, 8, causal=True))
-print("keys that each of the 3 queries sees, top left    :", square[:3].sum(dim=1).tolist())
-print("keys that each of the 3 queries sees, bottom right:", mask.mask(3, 8, causal=True).sum(dim=1).tolist())
+top_left = torch.ones(8, 8, dtype=torch.bool).tril()[:3]
+bottom_right = mask.mask(3, 8, causal=True)
+print("keys that each of the 3 queries sees, top left    :", top_left.sum(dim=1).tolist())
+print("keys that each of the 3 queries sees, bottom right:", bottom_right.sum(dim=1).tolist())
+pictures.two_masks(top_left, bottom_right)
 
 # %% [markdown]
 # The last query is the newest token, and the last key is that same token. So they belong together: **bottom right**. That is what
@@ -156,8 +159,8 @@ torch.manual_seed(3)
 new_q, cached_k, cached_v = torch.randn(1, 1, 4), torch.randn(1, 8, 4), torch.randn(1, 8, 4)
 theirs = F.scaled_dot_product_attention(new_q, cached_k, cached_v, is_causal=True)
 everything = F.scaled_dot_product_attention(new_q, cached_k, cached_v)
-print("is_causal=True gives the first value and nothing else:", torch.allclose(theirs, cached_v[:, :1]))
-print("what a decode step should give                       :", torch.allclose(theirs, everything))
+print("is_causal=True gives the first value alone :", torch.allclose(theirs, cached_v[:, :1]))
+print("is_causal=True gives what a step should give:", torch.allclose(theirs, everything))
 
 # %% [markdown]
 # No error, no warning, a wrong token. Write the mask that is right.
@@ -180,9 +183,10 @@ check("01.causal_mask", causal_mask)
 # $$\text{query head } h \text{ reads KV head } \lfloor h \,/\, (\text{heads}_q / \text{heads}_{kv}) \rfloor$$
 
 # %%
-for model, heads_kv in (("one KV head for each query head", 32), ("groups of 4, as in Llama-3-8B", 8), ("one for all", 1)):
-    cache = 2 * heads_kv * 131072 * 128 * 2
-    print(f"{model:32} {heads_kv:2} KV heads: K and V of 131,072 tokens, one layer: {cache / 1e9:.2f} GB")
+print("K and V of 131,072 tokens, one layer, head_dim 128, bf16:")
+sharing = {"one KV head for each query head": 32, "groups of 4, as in Llama-3-8B": 8, "one for all": 1}
+for model, heads_kv in sharing.items():
+    print(f"  {model:32} {heads_kv:2} KV heads  {2 * heads_kv * 131072 * 128 * 2 / 1e9:.2f} GB")
 
 # %% [markdown]
 # Sharing saves memory only if nobody copies K for every query head afterwards. `repeat_interleave` does that, and so does a broadcast
@@ -224,7 +228,7 @@ check("01.masked_attention", masked_attention)
 
 # %%
 source = inspect.getsource(naive.attention)
-print(source[source.index("    i = torch.arange") :])
+print(textwrap.dedent(source[source.index("    i = torch.arange") :]))
 
 # %% [markdown]
 # What it adds to yours:
@@ -239,11 +243,13 @@ print(source[source.index("    i = torch.arange") :])
 # | `p ... masked_fill(~seen, 0)` | a row that sees nothing |
 
 # %%
-q4, k4, v4 = (torch.randn(1, 5, 2, 4, dtype=torch.float64) for _ in range(3))  # (batch, seqlen, heads, head_dim)
+q4, k4, v4 = (torch.randn(1, 5, 2, 4, dtype=torch.float64) for _ in range(3))
 o, lse = naive.attention(q4, k4, v4, causal=True)
 heads_first = [x.transpose(1, 2) for x in (q4, k4, v4)]
 theirs = F.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
-print(f"o {tuple(o.shape)}, lse {tuple(lse.shape)}; on a square, PyTorch agrees: {torch.allclose(o, theirs)}")
+print("o is (batch, seqlen, heads, head_dim) =", tuple(o.shape))
+print("lse is (batch, heads, seqlen) =", tuple(lse.shape))
+print("on a square, PyTorch agrees:", torch.allclose(o, theirs))
 
 # %% [markdown]
 # ## The bill
@@ -288,7 +294,7 @@ print(f"counted {counted.total} bytes, formula {2 * (4 * n * head_dim + 4 * n * 
 
 # %%
 lengths = [2**i * 1024 for i in range(8)]
-narrow = [2 * (2 * 32 + 2 * 8) * n * 128 / 1e9 for n in lengths]  # q, o: 32 heads; k, v: 8 heads; bf16
+narrow = [2 * (2 * 32 + 2 * 8) * n * 128 / 1e9 for n in lengths]  # q, o: 32 heads; k, v: 8; bf16
 scores = [2 * 4 * 32 * n * n / 1e9 for n in lengths]
 for n, a, b in zip(lengths, narrow, scores, strict=True):
     print(f"{n:7} tokens: q, k, v, o {a:6.2f} GB   S and P {b:8.1f} GB   {b / a:6.0f} times")
@@ -301,8 +307,9 @@ pictures.traffic(lengths, narrow, scores, marked=8192)
 predict("01.scores_size", GiB=...)
 
 # %%
+room = gpu("h200").memory_bytes / 2**30
 for n in (8192, 32768, 131072):
-    print(f"{n:7} tokens: S takes {32 * n * n * 2 / 2**30:7.1f} GiB; an H200 has {gpu('h200').memory_bytes / 2**30:.0f}")
+    print(f"{n:7} tokens: S takes {32 * n * n * 2 / 2**30:7.1f} GiB; an H200 has {room:.0f}")
 
 # %% [markdown]
 # ## Where the steps stand on the roofline
@@ -319,8 +326,8 @@ layer = dict(heads_q=32, heads_kv=8, head_dim=128)
 prefill = roofline("h200", seqlen_q=8192, seqlen_k=8192, **layer)
 print(f"{prefill.gpu}, ridge {prefill.ridge:.0f} FLOP per byte; a prompt of 8192 tokens, one layer")
 for step in prefill.steps:
-    print(f"  {step.name:8} {step.flop / 1e9:7.1f} GFLOP {step.bytes / 1e9:6.2f} GB  {step.intensity:7.1f} FLOP per byte  "
-          f"{step.bound:7}  at least {step.time_s * 1e3:.2f} ms")
+    work = f"{step.flop / 1e9:7.1f} GFLOP {step.bytes / 1e9:6.2f} GB"
+    print(f"  {step.name:8} {work}  {step.intensity:7.1f} FLOP per byte  {step.bound:7}  {step.time_s * 1e3:.2f} ms")
 decode = roofline("h200", seqlen_q=1, seqlen_k=131072, **layer)
 rooflines(("h200", "a100"), {
     "softmax": prefill.softmax.intensity,
@@ -339,20 +346,21 @@ rooflines(("h200", "a100"), {
 # The roofline gives a floor: no kernel can be quicker. What does PyTorch take? One H200, 16 heads, head_dim 128, 16,384 tokens in all.
 
 # %%
-def floors(shape):
-    batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim = shape
-    steps = roofline("h200", batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_k=seqlen_k,
-                     head_dim=head_dim)
-    return dict(scores=steps.qk.time_s * 1e3, softmax=steps.softmax.time_s * 1e3, output=steps.pv.time_s * 1e3,
-                fused=steps.fused.time_s * 1e3)
+SIZES = ("batch", "heads_q", "heads_kv", "seqlen_q", "seqlen_k", "head_dim")
+STEPS = ("scores", "softmax", "output", "fused")
+
+
+def floors(shape):  # milliseconds
+    found = roofline("h200", **dict(zip(SIZES, shape, strict=True)))
+    return {name: step.time_s * 1e3 for name, step in zip(STEPS, found.steps, strict=True)}
 
 
 print(f"Recorded: {recorded.WHEN}.")
-print("milliseconds, predicted floor / recorded")
+print(f"{'ms, floor / recorded':22}" + "".join(f"{name:>17}" for name in STEPS))
 for shape, times in recorded.PREFILL.items():
     floor = floors(shape)
-    steps = "   ".join(f"{name} {floor[name]:5.2f} /{times[name] / 1e3:6.2f}" for name in floor)
-    print(f"  {shape[0]:2} x {shape[3]:5} tokens   {steps}")
+    steps = "".join(f"{floor[name]:9.2f} /{times[name] / 1e3:6.2f}" for name in STEPS)
+    print(f"{shape[0]:4} x {shape[3]:5} tokens     {steps}")
 shown = [(16, 16, 16, 1024, 1024, 128), (4, 16, 16, 4096, 4096, 128)]
 pictures.predicted_and_recorded(
     [f"{shape[0]} x {shape[3]} tokens" for shape in shown],
@@ -370,13 +378,25 @@ pictures.predicted_and_recorded(
 # %%
 shape = (4, 16, 16, 4096, 4096, 128)
 pass_ms = 2 * 2 * 4 * 16 * 4096**2 / gpu("h200").hbm_bytes_per_s * 1e3
-print(f"scaling S at 4 x 4096 tokens: predicted {pass_ms:.2f} ms, recorded {recorded.PREFILL[shape]['scaling'] / 1e3:.2f} ms "
-      f"(all of fused attention: {recorded.PREFILL[shape]['fused'] / 1e3:.2f} ms)")
+times = recorded.PREFILL[shape]
+print(f"scaling S at 4 x 4096 tokens: predicted {pass_ms:.2f} ms, recorded {times['scaling'] / 1e3:.2f} ms")
+print(f"all of fused attention:                         recorded {times['fused'] / 1e3:.2f} ms")
 
 # %% [markdown]
 # ## Decoding is another animal
 #
-# A decode step has **one** query. S is no longer a matrix but a row for each head: 1 × N. So is the saying right that inference suffers from
+# A model that writes a text computes attention once for each new token: one query, against the keys and values of all tokens so far. Those
+# do not change any more, so they are kept: the **KV cache**. Its answer is the last row of causal attention over everything.
+
+# %%
+torch.manual_seed(4)
+q, k, v = (torch.randn(1, 9, 2, 4, dtype=torch.float64) for _ in range(3))  # 9 tokens, 2 heads
+everything, _ = naive.attention(q, k, v, causal=True)
+last_token, _ = naive.attention(q[:, -1:], k, v, causal=True)
+print("the decode step is the last row:", torch.allclose(last_token, everything[:, -1:], rtol=0, atol=1e-12))
+
+# %% [markdown]
+# With **one** query S is no longer a matrix but a row for each head: 1 × N. So is the saying right that inference suffers from
 # "reading and writing intermediate results"? Commit first.
 
 # %%
@@ -409,11 +429,13 @@ pictures.shares(cases)
 predict("01.decode_time", us=...)
 
 # %%
-print(f"Recorded: {recorded.WHEN}; batch 1, 32 query heads, 8 KV heads.")
-print("microseconds, predicted floor / recorded")
+print(f"Recorded: {recorded.WHEN}.")
+print("Batch 1, 32 query heads, 8 KV heads.")
+print(f"{'us, floor / recorded':22}" + "".join(f"{name:>17}" for name in STEPS))
 for shape, times in recorded.DECODE.items():
-    floor = {name: ms * 1e3 for name, ms in floors(shape).items()}
-    print(f"  {shape[4]:7} keys   " + "   ".join(f"{name} {floor[name]:5.1f} /{times[name]:6.1f}" for name in floor))
+    floor = floors(shape)
+    steps = "".join(f"{floor[name] * 1e3:9.1f} /{times[name]:6.1f}" for name in STEPS)
+    print(f"{shape[4]:9} keys        {steps}")
 
 # %% [markdown]
 # Look at the softmax of 131,072 keys. It moves 17 MB, which is nothing: 3.5 us. It took 82. There are 32 rows, PyTorch gives each row a
@@ -428,7 +450,8 @@ if torch.cuda.is_available():
     from flashlab.course.lessons.lesson_01.measure import naive_steps
 
     for shape in ((4, 16, 16, 2048, 2048, 128), (1, 32, 8, 1, 32768, 128)):
-        print(torch.cuda.get_device_name(), shape, {name: round(us, 1) for name, us in naive_steps(*shape).items()}, "us")
+        times = {name: round(us, 1) for name, us in naive_steps(*shape).items()}
+        print(torch.cuda.get_device_name(), dict(zip(SIZES, shape, strict=True)), "microseconds:", times)
 else:
     print("No GPU here. The recorded numbers above are an H200's.")
 

@@ -6,17 +6,17 @@ from flashlab.hardware import gpu
 
 def spec(intensity, peak, bandwidth):
     flops = 1e12
-    seconds = max(flops / peak, flops / intensity / bandwidth)  # computing and moving overlap: the slower one decides
+    seconds = max(flops / peak, flops / intensity / bandwidth)  # both at once: the slower decides
     return flops / seconds
 
 
 def stub(intensity, peak, bandwidth):
-    """intensity in FLOP/byte, peak in FLOP/s, bandwidth in bytes/s. Returns the FLOP/s that can be had at most."""
+    """intensity in FLOP/byte, peak in FLOP/s, bandwidth in bytes/s. Returns FLOP/s, the upper limit."""
     raise NotImplementedError
 
 
 def solution(intensity, peak, bandwidth):
-    """intensity in FLOP/byte, peak in FLOP/s, bandwidth in bytes/s. Returns the FLOP/s that can be had at most."""
+    """intensity in FLOP/byte, peak in FLOP/s, bandwidth in bytes/s. Returns FLOP/s, the upper limit."""
     return min(peak, intensity * bandwidth)
 
 

@@ -8,18 +8,18 @@ from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 def spec(m, n, k, element_bytes):
     a, b = torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")
-    with FlopCounterMode(display=False) as counter:  # PyTorch counts its own multiplications and additions
+    with FlopCounterMode(display=False) as counter:  # PyTorch counts its own FLOP
         c = a @ b
     return counter.get_total_flops() / (element_bytes * (a.numel() + b.numel() + c.numel()))
 
 
 def stub(m, n, k, element_bytes):
-    """(m, k) @ (k, n): FLOP per byte, when each input is read once and the output is written once. Plain arithmetic."""
+    """(m, k) @ (k, n): FLOP per byte. Each matrix crosses the bus once. Arithmetic only."""
     raise NotImplementedError
 
 
 def solution(m, n, k, element_bytes):
-    """(m, k) @ (k, n): FLOP per byte, when each input is read once and the output is written once. Plain arithmetic."""
+    """(m, k) @ (k, n): FLOP per byte. Each matrix crosses the bus once. Arithmetic only."""
     flops = 2 * m * n * k
     elements = m * k + k * n + m * n
     return flops / (elements * element_bytes)

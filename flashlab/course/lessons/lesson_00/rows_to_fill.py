@@ -14,17 +14,17 @@ def spec(n, k, element_bytes, ridge):
 
 
 def stub(n, k, element_bytes, ridge):
-    """Weights (k, n). Returns the smallest whole m for which (m, k) @ (k, n) has at least `ridge` FLOP per byte.
+    """Returns the smallest whole m for which (m, k) @ (k, n) has at least `ridge` FLOP per byte.
 
-    Solve for m instead of searching.
+    (k, n) are the weights. Solve for m instead of searching.
     """
     raise NotImplementedError
 
 
 def solution(n, k, element_bytes, ridge):
-    """Weights (k, n). Returns the smallest whole m for which (m, k) @ (k, n) has at least `ridge` FLOP per byte.
+    """Returns the smallest whole m for which (m, k) @ (k, n) has at least `ridge` FLOP per byte.
 
-    Solve for m instead of searching.
+    (k, n) are the weights. Solve for m instead of searching.
     """
     needed = ridge * element_bytes  # FLOP that each element moved has to feed
     return math.ceil(needed * k * n / (2 * n * k - needed * (k + n)))
@@ -32,6 +32,10 @@ def solution(n, k, element_bytes, ridge):
 
 def weights_only(n, k, element_bytes, ridge):
     return math.ceil(ridge * element_bytes / 2)
+
+
+def ridge_alone(n, k, element_bytes, ridge):
+    return ridge * element_bytes / 2
 
 
 def rounded_down(n, k, element_bytes, ridge):
@@ -98,6 +102,12 @@ EXERCISE = Exercise(
             "This is ridge * element_bytes / 2: the traffic of the weights alone. It is a fine estimate for large weights, but "
             "the m rows that go in and come out are traffic, too, so more of them are needed.",
             "How many matrices did your matmul_intensity count?",
+        ),
+        Mistake(
+            ridge_alone,
+            "This is ridge * element_bytes / 2, the crossing point if the weights were the only traffic. There are the m rows that "
+            "go in and come out as well, and the answer is a whole number of rows.",
+            "Your formula never uses n and k: when may they be left out?",
         ),
         Mistake(
             rounded_down,

@@ -8,17 +8,17 @@ from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 
 def spec(shape, dtype):
-    return torch.empty(shape, dtype=dtype, device="meta").nbytes  # "meta": all of a tensor but its memory
+    return torch.empty(shape, dtype=dtype, device="meta").nbytes  # "meta": a tensor without memory
 
 
 def stub(shape, dtype):
-    """shape: a tuple of ints. dtype: torch.bfloat16, torch.float32, ... Returns an int, the tensor's bytes."""
+    """shape: a tuple of ints. dtype: torch.bfloat16, ... Returns an int, the tensor's bytes."""
     elements = math.prod(shape)
     return ...  # your line: from elements to bytes
 
 
 def solution(shape, dtype):
-    """shape: a tuple of ints. dtype: torch.bfloat16, torch.float32, ... Returns an int, the tensor's bytes."""
+    """shape: a tuple of ints. dtype: torch.bfloat16, ... Returns an int, the tensor's bytes."""
     elements = math.prod(shape)
     return elements * dtype.itemsize
 

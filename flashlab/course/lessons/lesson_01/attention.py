@@ -47,6 +47,10 @@ def no_softmax(q, k, v):
     return q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 @ v
 
 
+def all_dimensions_reversed(q, k, v):
+    return torch.softmax(q @ k.permute(*reversed(range(k.dim()))) * q.shape[-1] ** -0.5, dim=-1) @ v
+
+
 def _qkv(seed, queries, keys, head_dim, *leading):
     return tuple(normal(seed + i, *leading, rows, head_dim) for i, rows in enumerate((queries, keys, keys)))
 
@@ -123,6 +127,11 @@ EXERCISE = Exercise(
             no_softmax,
             "This is (q k^T) v without a softmax: linear in the scores, and no average of the values.",
             "Which line turns scores into weights that are positive and add up to 1?",
+        ),
+        Mistake(
+            all_dimensions_reversed,
+            "k.T reverses all dimensions, batches and heads too. With one head there are only two, and it works.",
+            "Which two dimensions of k have to change places, and which must stay where they are?",
         ),
     ),
     keep="Attention is an average of values; the softmax of scaled dot products chooses the weights.",

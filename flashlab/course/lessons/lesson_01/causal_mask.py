@@ -51,6 +51,10 @@ def shifted_the_wrong_way(seqlen_q, seqlen_k):
     return torch.arange(seqlen_k)[None, :] <= torch.arange(seqlen_q)[:, None] + seqlen_q - seqlen_k
 
 
+def ones_and_zeros(seqlen_q, seqlen_k):
+    return torch.ones(seqlen_q, seqlen_k).tril(seqlen_k - seqlen_q)
+
+
 def _cases(*shapes):
     return lambda: [Case(f"seqlen_q = {q}, seqlen_k = {k}", (q, k)) for q, k in shapes]
 
@@ -98,6 +102,12 @@ EXERCISE = Exercise(
             shifted_the_wrong_way,
             "The offset has the wrong sign: the queries stand seqlen_k - seqlen_q places before their keys instead of behind.",
             "With 8 keys and 1 query, at which j does the query stand, and what does your formula say?",
+        ),
+        Mistake(
+            ones_and_zeros,
+            "The right corner, but in numbers: a mask is a bool tensor, which masked_fill takes as it is. A kernel has no tril, "
+            "either; it compares the positions i and j.",
+            "What type does a comparison of i and j give?",
         ),
     ),
     keep="The last query stands at the last key: query i sees keys up to i + seqlen_k - seqlen_q.",

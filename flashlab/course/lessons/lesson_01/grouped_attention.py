@@ -16,7 +16,7 @@ def spec(q, k, v):
 
 
 def stub(q, k, v):
-    """q: (heads_q, seqlen_q, head_dim). k, v: (heads_kv, seqlen_k, head_dim). Returns o, shaped like q.
+    """q: (heads_q, seqlen_q, head_dim). k, v: (heads_kv, seqlen_k, head_dim). o is shaped like q.
 
     Query head h reads KV head h // (heads_q // heads_kv). Do not copy k or v.
     """
@@ -24,7 +24,7 @@ def stub(q, k, v):
 
 
 def solution(q, k, v):
-    """q: (heads_q, seqlen_q, head_dim). k, v: (heads_kv, seqlen_k, head_dim). Returns o, shaped like q.
+    """q: (heads_q, seqlen_q, head_dim). k, v: (heads_kv, seqlen_k, head_dim). o is shaped like q.
 
     Query head h reads KV head h // (heads_q // heads_kv). Do not copy k or v.
     """

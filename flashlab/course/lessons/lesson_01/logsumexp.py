@@ -13,12 +13,12 @@ def spec(s):
 
 
 def stub(s):
-    """s: (rows, n). Returns log(sum over j of exp(s[i, j])), shape (rows,). Of torch use exp, log, sum and amax."""
+    """s: (rows, n). Returns log(sum over j of exp(s[i, j])), (rows,). Use exp, log, sum and amax."""
     raise NotImplementedError
 
 
 def solution(s):
-    """s: (rows, n). Returns log(sum over j of exp(s[i, j])), shape (rows,). Of torch use exp, log, sum and amax."""
+    """s: (rows, n). Returns log(sum over j of exp(s[i, j])), (rows,). Use exp, log, sum and amax."""
     m = s.amax(dim=-1, keepdim=True)
     m = m.masked_fill(m == -math.inf, 0)  # a row of -inf: -inf - -inf would be NaN
     return m.squeeze(-1) + torch.log(torch.exp(s - m).sum(dim=-1))
@@ -44,6 +44,15 @@ def base_two(s):
 def empty_row_is_nan(s):
     m = s.amax(dim=-1, keepdim=True)
     return m.squeeze(-1) + torch.log(torch.exp(s - m).sum(dim=-1))
+
+
+def column_kept(s):
+    return torch.logsumexp(s, dim=-1, keepdim=True)
+
+
+def maximum_is_no_column(s):
+    m = s.amax(dim=-1)
+    return m + torch.log(torch.exp(s - m).sum(dim=-1))
 
 
 def _small():
@@ -116,6 +125,17 @@ EXERCISE = Exercise(
             empty_row_is_nan,
             "This is right wherever a row has a finite entry. Where all are -inf, s - m is -inf - -inf, which is NaN.",
             "What is m for a query that is not allowed to look at any key?",
+        ),
+        Mistake(
+            column_kept,
+            "The numbers are right, but they stand in a column: shape (rows, 1) instead of (rows,).",
+            "keepdim=True is handy for subtracting. Who takes the extra dimension away again?",
+        ),
+        Mistake(
+            maximum_is_no_column,
+            "s is (rows, n) and m is (rows,): broadcasting aligns shapes at their ends and so sets m against the n scores of "
+            "a row. Where rows = n there is not even an error.",
+            "Which shape must m have, so that row i gets m[i]?",
         ),
     ),
     keep="Subtract the row's maximum before exp, add it back after log: no exponent is above 0, so nothing overflows.",

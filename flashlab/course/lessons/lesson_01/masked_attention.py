@@ -10,23 +10,23 @@ from flashlab.reference import naive
 
 
 def spec(q, k, v, causal):
-    batched = (x.transpose(0, 1)[None] for x in (q, k, v))  # the package's layout: (batch, seqlen, heads, head_dim)
+    batched = (x.transpose(0, 1)[None] for x in (q, k, v))  # (batch, seqlen, heads, head_dim)
     o, lse = naive.attention(*batched, causal=causal)
     return o[0].transpose(0, 1), lse[0]
 
 
 def stub(q, k, v, causal):
-    """q: (heads, seqlen_q, head_dim). k, v: (heads, seqlen_k, head_dim). causal: a bool, aligned to the bottom right.
+    """q: (heads, seqlen_q, head_dim). k, v: (heads, seqlen_k, head_dim). causal: a bool, bottom right.
 
-    Returns o, shaped like q, and lse, (heads, seqlen_q). A query that sees no key gives o = 0 and lse = -inf.
+    Returns o, shaped like q, and lse, (heads, seqlen_q). A query that sees no key: o = 0, lse = -inf.
     """
     raise NotImplementedError
 
 
 def solution(q, k, v, causal):
-    """q: (heads, seqlen_q, head_dim). k, v: (heads, seqlen_k, head_dim). causal: a bool, aligned to the bottom right.
+    """q: (heads, seqlen_q, head_dim). k, v: (heads, seqlen_k, head_dim). causal: a bool, bottom right.
 
-    Returns o, shaped like q, and lse, (heads, seqlen_q). A query that sees no key gives o = 0 and lse = -inf.
+    Returns o, shaped like q, and lse, (heads, seqlen_q). A query that sees no key: o = 0, lse = -inf.
     """
     s = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if causal:
@@ -53,6 +53,14 @@ def _bottom_right(i, j, offset):
 def empty_row_is_nan(q, k, v, causal):
     s = _scores(q, k, _bottom_right, causal)
     return torch.softmax(s, dim=-1) @ v, torch.logsumexp(s, dim=-1)
+
+
+def own_maximum_is_nan(q, k, v, causal):
+    s = _scores(q, k, _bottom_right, causal)
+    m = s.amax(dim=-1, keepdim=True)
+    e = torch.exp(s - m)
+    l = e.sum(dim=-1, keepdim=True)
+    return e / l @ v, (m + torch.log(l)).squeeze(-1)
 
 
 def minus_a_billion(q, k, v, causal):
@@ -138,6 +146,12 @@ EXERCISE = Exercise(
             "This is right until a query sees no key: softmax of a row of -inf is 0 / 0 = NaN. Padded batches "
             "have such rows, and a NaN spoils all that it touches later.",
             "What does torch.softmax give for a row of -inf, and what should o be there?",
+        ),
+        Mistake(
+            own_maximum_is_nan,
+            "This is right until a query sees no key. Then its maximum is -inf, and s - m is -inf - -inf = NaN: o and lse are both "
+            "spoilt.",
+            "What did you do about a row of -inf in logsumexp?",
         ),
         Mistake(
             minus_a_billion,

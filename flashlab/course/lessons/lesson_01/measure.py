@@ -37,9 +37,9 @@ def naive_steps(batch: int, heads_q: int, heads_kv: int, seqlen_q: int, seqlen_k
     group = heads_q // heads_kv
     make = lambda heads, rows: torch.randn(batch * heads, rows, head_dim, dtype=torch.bfloat16, device="cuda")
     q, k, v = make(heads_kv, group * seqlen_q), make(heads_kv, seqlen_k), make(heads_kv, seqlen_k)
-    s = torch.empty(batch * heads_kv, group * seqlen_q, seqlen_k, dtype=q.dtype, device="cuda")
-    p = torch.softmax(torch.bmm(q * head_dim**-0.5, k.mT, out=s), dim=-1)
-    o = torch.empty_like(q)
+    q = q * head_dim**-0.5
+    s = torch.bmm(q, k.mT)
+    p, o = torch.softmax(s, dim=-1), torch.empty_like(q)
     times = {
         "scores": microseconds(lambda: torch.bmm(q, k.mT, out=s)),
         "scaling": microseconds(lambda: s.mul_(1.0)),

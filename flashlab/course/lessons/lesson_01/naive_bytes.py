@@ -47,6 +47,10 @@ def keys_for_every_query_head(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, e
     return _bytes(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes, kv_heads=heads_q)
 
 
+def one_length_for_all(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes):
+    return element_bytes * heads_q * (4 * seqlen_q * head_dim + 4 * seqlen_q * seqlen_k)
+
+
 def elements(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes):
     return _bytes(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, 1)
 
@@ -122,6 +126,12 @@ EXERCISE = Exercise(
             keys_for_every_query_head,
             "This reads K and V once for every query head, as if they had been copied. A group reads them once.",
             "How many heads do k and v have?",
+        ),
+        Mistake(
+            one_length_for_all,
+            "This is 4 N d + 4 N^2 with one N and one number of heads: right for a square, where all four narrow tensors have the "
+            "same shape. k and v have their own length and their own heads, and in a decode step they are nearly everything.",
+            "For one query and 131,072 keys: how large is q, and how large is k?",
         ),
         Mistake(
             elements,
