@@ -20,7 +20,7 @@ from flashlab.kernels import backend
 from flashlab.kernels.common import LN2, LOG2E, NEG_INF
 from flashlab.kernels.kept import Kept, power_of_two
 
-MOST_PARTIALS = 128  # of a tile; more are merged tile after tile
+MOST_PARTIALS = 256  # of a tile; more are merged tile after tile
 COLUMNS = 32  # of a program: rows * head_dim / COLUMNS programs fill the GPU even for one row of queries
 WIDE = 2048  # elements of a tile from which four warps share it
 MERGE_TILE = 2048  # elements of a tile of merge_pair
