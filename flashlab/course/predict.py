@@ -18,7 +18,7 @@ def predict(id: str, **said: Any) -> None:
     prediction = lessons.prediction(id)
     if list(said.values()) == [...] and units.factor(next(iter(said)), prediction.unit):
         say(f"{id}  {prediction.question}", later=2)
-        say(f'Put a number in the place of the dots and run the cell again: predict("{id}", {prediction.unit}=...)', 2)
+        say(f'Put a number for the dots and run the cell again: predict("{id}", {prediction.unit}=...)', 2)
         return
     value, problem = _in_unit(prediction, said)
     if problem:
