@@ -19,7 +19,7 @@ WORKBOOK = FOLDER.parent / "workbook"
 COPIED = ".copied.json"
 
 
-def fill(workbook: Path = WORKBOOK) -> list[str]:
+def fill(workbook: Path) -> list[str]:
     """Copy the lessons that are not in the workbook yet; what happened, one line each.
 
     Raises FileNotFoundError where the notebooks are not there: the course is read from a clone of the repository.
@@ -75,7 +75,7 @@ def _write(path: Path, copied: dict[str, str]) -> None:
 @click.command(help=__doc__)
 def main() -> None:
     try:
-        for line in fill():
+        for line in fill(WORKBOOK):
             click.echo(line)
     except OSError as error:
         raise SystemExit(f"workbook: {error}") from None

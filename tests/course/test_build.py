@@ -2,12 +2,12 @@
 
 import copy
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from click.testing import CliRunner
 
 from flashlab.course import build, notebook
 
@@ -185,6 +185,6 @@ def test_a_cell_that_fails_stops_the_build_and_leaves_the_notebook_alone(source,
     assert not notebook.built_path("77_toy").exists()
 
 
-def test_an_unknown_lesson_is_a_usage_error():
-    done = subprocess.run([sys.executable, "-m", "flashlab.course.build", "99"], capture_output=True, text=True)
-    assert done.returncode == 2 and "99: the lessons are" in done.stderr
+def test_an_unknown_lesson_is_a_usage_error(source):
+    done = CliRunner().invoke(build.main, ["99"])
+    assert done.exit_code == 2 and "99: the lessons are 77_toy" in done.output

@@ -1,10 +1,8 @@
 import json
-import os
-import subprocess
-import sys
 
 import nbformat
 import pytest
+from click.testing import CliRunner
 
 from flashlab.course import lessons, notebook, workbook
 
@@ -82,7 +80,10 @@ def test_without_a_clone_one_line_says_so(course, monkeypatch, tmp_path):
         workbook.fill(tmp_path / "w")
 
 
-def test_the_command(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "flashlab.course.workbook", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "overwrites nothing" in done.stdout, done.stderr
-    assert os.listdir(tmp_path) == []
+def test_the_command(course, monkeypatch):
+    monkeypatch.setattr(workbook, "WORKBOOK", course[1])
+    done = CliRunner().invoke(workbook.main)
+    assert done.exit_code == 0 and done.output.startswith("Copied into workbook/: 00_a, 01_b.\n")
+    monkeypatch.setattr(lessons, "LESSONS", ())
+    done = CliRunner().invoke(workbook.main)
+    assert done.exit_code == 1 and done.output.startswith("workbook: no lessons in") and done.output.count("\n") == 1
