@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flashlab.course.compare import Difference, describe, first_difference
+from flashlab.course.sources import returned
 from flashlab.course.spec import Case, Exercise, SubCheck
 from flashlab.course.trial import LIMIT_S, Outcome, TookTooLong, attempt
 
@@ -43,7 +44,7 @@ class CaseProbe:
         if difference is None:
             said = f"{self.case.label}: the result is right, but {changed}"
             return Complaint(said, "changed") if changed else None
-        where = ", ".join(filter(None, (self.case.label, difference.where)))
+        where = ", ".join(filter(None, (self.case.label, self._named(difference.where))))
         cause = "changed" if changed else "" if difference.kind == "value" else difference.kind
         return Complaint(f"{where}: {difference.what}" + (f"; and {changed}" if changed else ""), cause)
 
@@ -55,6 +56,13 @@ class CaseProbe:
         return not first_difference(a.value, b.value, tolerance) and not first_difference(
             a.arguments, b.arguments, tolerance
         )
+
+    def _named(self, where: str) -> str:
+        """``item 1, row 2`` as ``lse, row 2`` where the spec ends in ``return out, lse``."""
+        item, comma, rest = where.partition(",")
+        names = dict(enumerate(returned(self.exercise.spec)))
+        index = item.removeprefix("item ")
+        return names.get(int(index), item) + comma + rest if item != index and index.isdigit() else where
 
     def _changed(self, outcome: Outcome) -> str:
         names = list(inspect.signature(self.exercise.spec).parameters)

@@ -13,7 +13,8 @@ from flashlab.reference.algebra import Partial, merge
 def spec(outs, lses):
     partials = [Partial(out, lse) for out, lse in zip(outs, lses, strict=True)]
     whole = functools.reduce(merge, partials)  # two at a time, left to right
-    return whole.out, whole.lse
+    out, lse = whole.out, whole.lse
+    return out, lse
 
 
 def stub(outs, lses):

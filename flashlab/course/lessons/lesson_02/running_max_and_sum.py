@@ -10,7 +10,8 @@ from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 def spec(x):
     m = x.max()
-    return m, torch.exp(x - m).sum()
+    l = torch.exp(x - m).sum()
+    return m, l
 
 
 def stub(x):

@@ -10,7 +10,8 @@ def spec(start_m, block_m, block_n, seqlen_q, seqlen_k):
     visible = torch.arange(seqlen_k) <= i + seqlen_k - seqlen_q  # the last query sees the last key
     tiles = visible.split(block_n, dim=1)
     full = sum(bool(tile.all()) and tile.shape[1] == block_n for tile in tiles)
-    return full, sum(bool(tile.any()) for tile in tiles)
+    end = sum(bool(tile.any()) for tile in tiles)
+    return full, end
 
 
 def stub(start_m, block_m, block_n, seqlen_q, seqlen_k):

@@ -12,7 +12,8 @@ from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 def spec(q, k, v, block_m, block_n):
     s = q @ k.T * q.shape[1] ** -0.5
-    return torch.softmax(s, dim=1) @ v, torch.logsumexp(s, dim=1)
+    out, lse = torch.softmax(s, dim=1) @ v, torch.logsumexp(s, dim=1)
+    return out, lse
 
 
 def stub(q, k, v, block_m, block_n):

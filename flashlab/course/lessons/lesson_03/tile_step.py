@@ -11,9 +11,10 @@ from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 def spec(b_q, b_k, b_v, m, l, acc):
     b_s = b_q @ b_k.T * b_q.shape[1] ** -0.5
     m_new = torch.maximum(m, b_s.amax(dim=1))
-    l_plain = l * torch.exp(m) + torch.exp(b_s).sum(dim=1)  # the plain sums, measured against nothing ...
-    acc_plain = acc * torch.exp(m)[:, None] + torch.exp(b_s) @ b_v
-    return m_new, l_plain * torch.exp(-m_new), acc_plain * torch.exp(-m_new)[:, None]  # ... then against m_new
+    l = l * torch.exp(m) + torch.exp(b_s).sum(dim=1)  # the plain sums, measured against nothing ...
+    acc = acc * torch.exp(m)[:, None] + torch.exp(b_s) @ b_v
+    l, acc = l * torch.exp(-m_new), acc * torch.exp(-m_new)[:, None]  # ... then against m_new
+    return m_new, l, acc
 
 
 def stub(b_q, b_k, b_v, m, l, acc):
