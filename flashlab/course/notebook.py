@@ -4,6 +4,7 @@ import ast
 import hashlib
 import re
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 
 import jupytext
@@ -109,7 +110,9 @@ def differences(built: NotebookNode, committed: NotebookNode, outputs: bool = Tr
             if new[part] != old[part]:
                 found.append(f"cell {number} ({first}): {part} differs")
         if outputs and new.cell_type == old.cell_type == "code" and not ignored(new) and _seen(new) != _seen(old):
-            found.append(f"cell {number} ({first}): outputs differ: {_seen(old)} instead of {_seen(new)}")
+            lines = zip_longest(_lines(old), _lines(new), fillvalue="(nothing)")
+            was, now = next((pair for pair in lines if pair[0] != pair[1]), ("", ""))
+            found.append(f"cell {number} ({first}): outputs differ: {was!r} instead of {now!r}")
     return found
 
 
@@ -122,6 +125,11 @@ def _seen(cell: NotebookNode) -> list:
         else dict(out)
         for out in cell.outputs
     ]
+
+
+def _lines(cell: NotebookNode) -> list[str]:
+    parts = [out["text"] if "text" in out else str(out) for out in _seen(cell)]
+    return "\n".join(parts).splitlines()
 
 
 def _placed(source: str, solved: bool) -> str:
