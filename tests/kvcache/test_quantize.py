@@ -1,0 +1,106 @@
+"""Quantised caches: what rounding costs is at most what is stated, and appending writes what quantising makes."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashlab.kvcache import quantize as qz
+
+FORMATS = list(qz.CODE_DTYPES)
+
+
+def tensor(*shape, seed=0, spread=3.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator) * torch.exp(spread * torch.randn(shape[:-1], generator=generator))[..., None]
+
+
+@pytest.mark.parametrize("per", ["token", "head"])
+@pytest.mark.parametrize("format", FORMATS)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), spread=st.floats(0, 6))
+def test_error_stays_within_the_stated_bound(format, per, seed, spread):
+    x = tensor(2, 5, 3, 16, seed=seed, spread=spread)
+    codes, scale = qz.quantize(x, format, per=per)
+    amax = x.abs().amax(-1, keepdim=True) if per == "token" else x.abs().amax((0, 1, 3), keepdim=True)
+    error = (qz.dequantize(codes, scale) - x).abs()
+    assert (error <= amax / qz.HALF_STEPS[format] * (1 + 1e-5)).all()
+    if format == "fp8":  # relative, above the subnormals
+        normal = x.abs() > scale.reshape(*scale.shape, 1) * 2.0**-6
+        assert (error[normal] <= x.abs()[normal] / 16 * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_bound_is_not_slack(format):
+    """Some value comes close to it: a bound twice as tight would fail."""
+    x = torch.linspace(-1, 1, 4096).reshape(1, 1, 1, -1)
+    error = (qz.dequantize(*qz.quantize(x, format)) - x).abs().max()
+    assert error > 0.9 / qz.HALF_STEPS[format]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_code_survives_a_round_trip(format):
+    codes = torch.arange(256, dtype=torch.uint8)
+    if format == "fp8":
+        codes = codes[(codes & 0x7F) != 0x7F]  # NaN
+    elif format == "int8":
+        codes = codes[codes != 0x80]  # -128 is never made
+    else:
+        codes = codes[((codes & 15) != 0) & ((codes >> 4) != 0)]  # -8 is never made
+    codes = codes[: len(codes) // 2 * 2].reshape(1, 1, 1, -1).view(qz.CODE_DTYPES[format])
+    one = torch.ones(1, 1, 1)
+    again, _ = qz.quantize(qz.dequantize(codes, one), format, scale=one)
+    values = [qz.dequantize(c, one) for c in (codes, again)]
+    assert torch.equal(*values)
+    assert again.dtype is codes.dtype and again.shape == codes.shape
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_zeros_stay_zero_and_saturation_does_not_wrap(format):
+    codes, scale = qz.quantize(torch.zeros(1, 2, 2, 8), format)
+    assert (qz.dequantize(codes, scale) == 0).all() and torch.isfinite(scale).all()
+    codes, _ = qz.quantize(torch.full((1, 1, 1, 8), 1e6), format, scale=torch.ones(1))
+    assert (qz.dequantize(codes, torch.ones(1)) == qz.LARGEST_CODE[format]).all()
+    codes, scale = qz.new_cache(1, 2, 3, 8, format)
+    assert (qz.dequantize(codes, scale) == 0).all()
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("per", ["token", "head"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_append_writes_what_quantize_makes_and_nothing_else(format, per, paged):
+    lengths, new, heads, dim, page = torch.tensor([0, 15, 16]), 3, 2, 8, 16
+    rows, tokens = (7, page) if paged else (4, 32)
+    caches = [qz.new_cache(rows, tokens, heads, dim, format, per=per) for _ in range(2)]
+    (k_cache, k_scale), (v_cache, v_scale) = caches
+    if per == "head":
+        k_scale.fill_(0.5)
+    k, v = tensor(3, new, heads, dim, spread=0.5), tensor(3, new, heads, dim, seed=1, spread=0.5)
+    where = dict(block_table=torch.tensor([[6, 1], [0, 5], [2, 3]])) if paged else dict(cache_batch_idx=torch.tensor([3, 0, 1]))
+    before = qz.dequantize(k_cache, k_scale).clone()
+    qz.append(k, v, k_cache, v_cache, k_scale, v_scale, lengths, **where)
+    expected = qz.dequantize(*qz.quantize(k, format, scale=k_scale if per == "head" else None))
+    held = qz.dequantize(k_cache, k_scale)
+    written = torch.zeros(rows, tokens, dtype=torch.bool)
+    for b in range(3):
+        for t in range(new):
+            position = int(lengths[b]) + t
+            row, slot = (
+                (int(where["block_table"][b, position // page]), position % page)
+                if paged else (int(where["cache_batch_idx"][b]), position)
+            )  # fmt: skip
+            assert torch.equal(held[row, slot], expected[b, t])
+            written[row, slot] = True
+    assert torch.equal(held[~written], before[~written])
+
+
+def test_bad_arguments_are_named():
+    x = torch.zeros(1, 1, 1, 6)
+    with pytest.raises(ValueError, match="format 'fp4'"):
+        qz.quantize(x, "fp4")
+    with pytest.raises(ValueError, match="head_dim 6: int4"):
+        qz.quantize(x, "int4")
+    with pytest.raises(ValueError, match="per 'page'"):
+        qz.quantize(x, "int8", per="page")
+    with pytest.raises(ValueError, match="codes have dtype"):
+        qz.format_of(x)
