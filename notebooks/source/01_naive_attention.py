@@ -369,9 +369,9 @@ pictures.predicted_and_recorded(
 )
 
 # %% [markdown]
-# The two products take 1.2 to 1.6 times their floor. The softmax takes four times its own at 4096 tokens, for reasons of that
+# The two products take 1.2 to 1.6 times their floor. The softmax takes nearly four times its own at 4096 tokens, for reasons of that
 # kernel and not of its bytes: a floor is a bound, not a forecast. And the fused kernel, bound by arithmetic, takes a third of
-# the time of the three steps. (It is FlashAttention-2, written for the A100, and takes 2.9 times its floor here. Lesson 05 asks why.)
+# the time of the three steps. (It is FlashAttention-2, written for the A100, and takes 2.8 times its floor here. Lesson 05 asks why.)
 #
 # One trap is in the record: `s = q @ k.T * scale` reads and writes S once more. Scaling q instead is free.
 
@@ -438,8 +438,9 @@ for shape, times in recorded.DECODE.items():
     print(f"{shape[4]:9} keys        {steps}")
 
 # %% [markdown]
-# Look at the softmax of 131,072 keys. It moves 17 MB, which is nothing: 3.5 us. It took 82. There are 32 rows, PyTorch gives each row a
-# block, and so 100 of 132 SMs had nothing to do. The *few blocks* of lesson 00 again. That is the other half of this course: lessons 08 and 09.
+# Look at the softmax of 131,072 keys. It moves 17 MB, which is nothing: 3.5 us. It took 36. There are 32 rows, PyTorch gives each row a
+# block, and so 100 of 132 SMs had nothing to do. The *few blocks* of lesson 00 again. The fused kernel takes 1.4 times its
+# floor at this length, because it shares the keys out among more blocks. How it does that is the other half of this course: lessons 08 and 09.
 #
 # ## Your own GPU
 #
@@ -466,7 +467,7 @@ else:
 #
 # **Left out.** Dropout, and the backward pass, which would need P again (lesson 06). Projections around attention: for short prompts
 # they cost more than attention does. Where the idea loses: while the S of all heads fits the L2 cache it hardly sees HBM, and short rows
-# leave little to save. At 512 tokens the recorded gain is 1.9, at 4096 it is 3.1. In a decode step of 8192 keys the three steps take 38 us and
+# leave little to save. At 512 tokens the recorded gain is 1.8, at 4096 it is 2.9. In a decode step of 8192 keys the three steps take 35 us and
 # PyTorch's fused kernel 29, four times its floor: there the launch and the idle SMs decide.
 #
 # **Read next.** Dao et al., *FlashAttention* (arXiv 2205.14135), sections 2 and 3.1: you have just derived its Algorithm 0. Milakov and

@@ -1,7 +1,7 @@
 """What a load's wait was on a real GPU, measured by measure.py beside this file."""
 
 GPU = "H200"
-WHEN = "one NVIDIA H200, 2026-11-30, driver 580.159, torch 2.11.0+cu130, triton 3.6.0"
+WHEN = "one NVIDIA H200, 2026-11-30, commit 8f45a71, driver 580.159, torch 2.11.0, triton 3.6.0"
 
 # Where the data was, bytes that the chain was spread over, nanoseconds from a load to its value.
 LATENCY_NS = (
