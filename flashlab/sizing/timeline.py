@@ -70,8 +70,8 @@ class Timeline(NamedTuple):
 def stream(count: int, every: float, input: tuple[int, int], output: tuple[int, int], seed: int = 0) -> list[Request]:
     """A made-up stream: `count` requests, on average one in `every` steps, lengths uniform in the two closed ranges.
 
-    Arrivals are a Poisson process. The same seed gives the same stream. Raises ValueError for an empty range or one that
-    starts below 0 (output: below 1).
+    Arrivals are a Poisson process. The same seed gives the same stream. Raises ValueError for an empty range or one
+    that starts below 0 (output: below 1).
     """
     from random import Random
 

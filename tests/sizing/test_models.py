@@ -109,6 +109,7 @@ def test_falcon_old_and_new(config, spec):
     assert shapes(spec("falcon-7b")) == {"full": (32, 1, 64)}  # although num_kv_heads says 71
     assert shapes(spec("falcon-40b")) == {"full": (60, 8, 64)}
     assert shapes(spec("falcon-rw-1b")) == {"full": (24, 32, 64)}
+    assert CacheSpec.from_config(config("falcon-7b", multi_query=...)).layers == spec("falcon-7b").layers
     new = {"model_type": "RefinedWeb", "n_layer": 60, "n_head": 128, "n_head_kv": 8, "hidden_size": 8192}
     old = {"model_type": "RefinedWebModel", "n_layer": 32, "n_head": 71, "multi_query": True, "hidden_size": 4544}
     assert CacheSpec.from_config(new).layers == spec("falcon-40b").layers
