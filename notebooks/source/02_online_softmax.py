@@ -35,23 +35,21 @@ quiz("02.q1")
 quiz("02.q2")
 
 # %% [markdown]
-# ## Why softmax subtracts a maximum
+# ## Why softmax seems to need three passes
 #
 # $$\text{softmax}(x)_i = \frac{e^{x_i}}{\sum_j e^{x_j}}$$
 #
-# The formula is fine. Floating point is not: $e^{89}$ is more than float32 can hold, and $e^{12}$ is more than
-# float16 can. A score of 100 is nothing unusual, and $\infty / \infty$ is NaN.
+# Lesson 01 met the trouble with it: $e^{89}$ is more than float32 can hold, and $e^{12}$ is more than float16 can.
+# The cure is to subtract the maximum.
 
 # %%
-x = torch.tensor([1.0, 2.0, 100.0])
-print("as written      ", torch.exp(x) / torch.exp(x).sum())
-print("minus the max   ", torch.exp(x - x.max()) / torch.exp(x - x.max()).sum())
-print("exp(88), exp(89)", torch.exp(torch.tensor([88.0, 89.0])))
+x = torch.tensor([60.0, 80.0, 100.0])
+print("as written   ", torch.exp(x) / torch.exp(x).sum())
+print("minus the max", torch.exp(x - x.max()) / torch.exp(x - x.max()).sum())
 
 # %% [markdown]
-# Subtracting one number $m$ from all scores changes nothing: $e^{-m}$ stands above and below the fraction and
-# cancels. *Any* $m$ is right. The maximum is the safe one, because then every exponent is at most 0 and one of them
-# is 0.
+# *Any* number $m$ may be subtracted, since $e^{-m}$ stands above and below the fraction and cancels. The maximum is
+# the safe one: every exponent is then at most 0, and one of them is 0. Keep that "any" in mind.
 #
 # But now there is an order to keep. First find $m$, then $l = \sum_j e^{x_j - m}$, then divide. Each of the three
 # needs the one before, so a row that does not fit on the chip is read three times.
@@ -65,7 +63,7 @@ print(inspect.getsource(passes.three_passes))
 
 # %% [markdown]
 # `HBM` is a memory that keeps a bill. `load` and `store` are the only ways in and out. Here it is for two rows, and
-# scaled up to all 8192. (The exercise below is the right half of the picture.)
+# scaled up to all 8192. (`normal(seed, ...)` gives random numbers, the same on every machine.)
 
 # %%
 rows = normal(0, 2, 32768)
@@ -196,16 +194,26 @@ for (n_rows, n_columns), us in recorded.SOFTMAX_US.items():
     print(f"{n_rows:6} rows of {n_columns:7}, torch.softmax: recorded {us['torch']:.0f} us")
 
 # %% [markdown]
-# It does, to within a few percent: 1.29 times faster on the shorter rows. (The long ones leave only 256 programs,
+# On the shorter rows the H200 agrees to within 5%, and is 1.29 times faster. (The long ones leave only 256 programs,
 # about two for each SM, and that is not enough to keep the memory busy all the time.) Milakov and Gimelshein found up
-# to 1.3 (arXiv 1805.02867). Useful, not dramatic. The second pass stays because every probability has to be
-# *written*, and none is known before the end.
+# to 1.3 (arXiv 1805.02867). Useful, not dramatic. Where there is a GPU, this times both kernels on it:
+
+# %% tags=["nbval-ignore-output"]
+if torch.cuda.is_available():
+    from flashlab.course.lessons.lesson_02 import measure
+
+    print(torch.cuda.get_device_name(), {name: f"{us:.0f} us" for name, us in measure.softmax_us(8192, 32768).items()})
+else:
+    print("No GPU here, so there is nothing to time. The recorded numbers above are an H200's.")
+
+# %% [markdown]
+# The second pass stays because every probability has to be *written*, and none is known before the end.
 #
 # So ask a better question. Who needs the probabilities?
 #
 # ## Attention does not need the probabilities
 #
-# $$o = \sum_j \text{softmax}(s)_j  v_j = \frac{\sum_j e^{s_j - m}  v_j}{\sum_j e^{s_j - m}} = \frac{\text{acc}}{l}$$
+# $$o = \sum_j \text{softmax}(s)_j v_j = \frac{\sum_j e^{s_j - m} v_j}{\sum_j e^{s_j - m}} = \frac{\text{acc}}{l}$$
 #
 # The denominator is $l$. The numerator, call it acc, is one more running sum of the *same* exponentials, only with
 # $v_j$ behind each. So it follows the same rule: when $m$ grows, multiply by the rescale. Then there is **no second
@@ -234,7 +242,7 @@ for block_n in (1, 3, 4, 16):
 #
 # $$\text{lse} = \log \sum_j e^{s_j} = m + \log l$$
 #
-# the *log-sum-exp*. You will see in a moment why that second number is worth keeping.
+# the log-sum-exp of lesson 01. You will see in a moment why that second number is worth keeping.
 
 # %%
 # spec: 02.online_attention
@@ -250,7 +258,10 @@ check("02.online_attention", online_attention)
 #
 # A GPU has an instruction for $2^x$, none for $e^x$. So kernels multiply the scores by $\log_2 e = 1.4427$ and use
 # `exp2` throughout. The weights come out the same, but $m$, and with it lse, is now to base 2. Others expect the
-# natural logarithm. Nothing crashes when the two are mixed. The answer is just wrong:
+# natural logarithm. Nothing crashes when the two are mixed. The answer is just wrong.
+#
+# See it happen. `Partial(out, lse)` is attention over some of the keys, and `merge` puts two of them together; how it
+# does that is what the rest of this lesson is about.
 
 # %%
 s, v = normal(7, 1, 16), normal(8, 16, 4)
@@ -261,7 +272,7 @@ print("right      ", right.numpy().round(4))
 print("bases mixed", merge(a, b_in_base_2).out.numpy().round(4))
 
 # %% [markdown]
-# (`merge` is what the rest of this lesson is about.) The cure is one conversion, at the door. One line is missing:
+# The cure is one conversion, at the door. One line is missing:
 
 # %%
 # spec: 02.lse_from_base_two
@@ -398,16 +409,6 @@ for num_splits, seconds in measured.SPLIT_CURVE:
 # Twelve times faster, by one identity. From 1 to 8 splits time halves each time, as it should: twice as many SMs
 # read. Then the memory itself is the limit. At 17 splits there is a step up, which both the model and the GPU show.
 # Why that is, and how many splits to take, is lesson 09.
-#
-# Where there is a GPU, this times both softmax kernels on it:
-
-# %% tags=["nbval-ignore-output"]
-if torch.cuda.is_available():
-    from flashlab.course.lessons.lesson_02 import measure
-
-    print(torch.cuda.get_device_name(), {name: f"{us:.0f} us" for name, us in measure.softmax_us(8192, 32768).items()})
-else:
-    print("No GPU here, so there is nothing to time. The recorded numbers above are an H200's.")
 
 # %% [markdown]
 # ## The package's own source
@@ -432,6 +433,8 @@ print(inspect.getsource(online._anchor))
 print(inspect.getsource(algebra.merge))
 
 # %% [markdown]
+# What it adds to yours:
+#
 # - `if other.base != first.base`: a partial carries the base of its logarithm, and mixed bases are an *error*. That
 #   is the trap from above, closed for good.
 # - `m = _finite(lse.amax(0))`: your guard for rows that nobody saw.

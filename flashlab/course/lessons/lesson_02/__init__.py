@@ -169,7 +169,7 @@ LESSON = Lesson(
                 "MB (1 MB = 10^6 bytes) is S?"
             ),
             answer=8192 * 8192 * 2 / 1e6,
-            where="lesson 01, the bytes of S and P",
+            where="lesson 01, 'The bill'",
         ),
         Question(
             id="02.q2",
@@ -189,7 +189,7 @@ LESSON = Lesson(
                 "c": "There are thousands of rows, so every SM has work. What do the SMs wait for?",
                 "d": "Both are used fully only at the roofline's ridge, near 200 FLOP per byte. Where is 5 per 4?",
             },
-            where="lesson 00, the roofline",
+            where="lesson 00, 'The roofline'",
         ),
     ),
 )

@@ -92,11 +92,14 @@ def centre_of_mass(scores: torch.Tensor, values: torch.Tensor, cut: int) -> None
         for part, side, color, name in zip((slice(None, cut), slice(cut, None)), sides, (READ, NOW), "ab", strict=True):
             ax.scatter(*values[part].T, s=900 * weights[part], color=color, alpha=0.45, lw=0)
             ax.plot(*side.out[0], "P", color=color, ms=14, mec=INK, mew=0.8)
-            ax.annotate(f"out_{name}, weight exp(lse_{name}) = {math.exp(side.lse):.2f}", side.out[0], (12, 10),
-                        textcoords="offset points", weight="bold")  # fmt: skip
+            words, offset = (
+                f"out_{name}, weight exp(lse_{name}) = {math.exp(side.lse):.2f}",
+                (14, -20 if name == "a" else 8),
+            )
+            ax.annotate(words, side.out[0], offset, textcoords="offset points", weight="bold")
         ax.plot(*torch.stack([side.out[0] for side in sides]).T, color=MUTED, lw=1.2, ls=(0, (4, 3)), zorder=0)
         ax.plot(*both.out[0], "*", color=ACCENT, ms=20, mec=INK, mew=0.8, zorder=5)
-        ax.annotate(f"merged: weight {math.exp(both.lse):.2f}", both.out[0], (14, -20), textcoords="offset points",
+        ax.annotate(f"merged: weight {math.exp(both.lse):.2f}", both.out[0], (18, -10), textcoords="offset points",
                     weight="bold", color=ACCENT)  # fmt: skip
         ax.margins(0.2, 0.16)
         ax.set(xlabel="value, first component", ylabel="second component")

@@ -177,7 +177,7 @@ LESSON = Lesson(
                 "c": "O is 8192 x 128 numbers, written once. Which matrix is 8192 x 8192?",
                 "d": "Count the elements: which of them have 8192 columns, which 128?",
             },
-            where="lesson 01, the bytes of S and P",
+            where="lesson 01, 'The bill'",
         ),
     ),
 )

@@ -194,7 +194,9 @@ def from_naive_to_production() -> None:
         for value, words, row in ((memory_ms, f"predicted, naive: its bytes, {memory_ms:.1f} ms", 0.55),
                                   (compute_ms, f"predicted, tiled: its FLOP, {compute_ms:.1f} ms", 4.62)):  # fmt: skip
             ax.axvline(value, color=MUTED, lw=1.3, ls=(0, (4, 3)), zorder=0 if row < 1 else 2)
-            ax.text(value + 0.15, row, words, color=MUTED, va="center", fontsize=9.5)
+            ax.text(
+                value + 0.12, row, words, color=MUTED, va="center", fontsize=9.5, bbox=dict(fc=PANEL, ec="none", pad=1)
+            )
         ax.set_yticks(range(len(bars)), [name for name, _ in bars], color=INK, fontsize=10.5)
         ax.set(ylim=(len(bars), -0.6), xlim=(0, 17.5), xlabel=f"milliseconds, recorded: {recorded.WHEN}")
         ax.tick_params(left=False)
