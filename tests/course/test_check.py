@@ -6,6 +6,7 @@ import pytest
 
 from flashlab.course import check, state, trial
 from flashlab.course.grade import grade
+from flashlab.course.spec import Mistake
 
 RIGHT = """
 def running(x, block):
@@ -77,6 +78,33 @@ def test_an_unknown_mistake_gets_the_difference_and_one_general_line(report):
     said = report("def running(x, block): return x.cumsum(0) + 1")
     assert said.count("No mistake we know gives this.") == 1
     assert said.count("FAIL") == 4 and "same cause" not in said
+
+
+def test_a_mistake_that_fits_one_case_by_chance_is_not_blamed(report):
+    said = report("""
+def running(x, block):
+    if len(x) == 8:
+        return torch.cat([part.cumsum(0) for part in x.split(block)])
+    return x.cumsum(0) + 1
+""")
+    assert "Every block begins at zero again." not in said and said.count("No mistake we know gives this.") == 1
+
+
+def test_of_two_mistakes_that_explain_as_much_the_one_right_where_the_reader_is_right_is_named(toy):
+    from dataclasses import replace
+
+    def wrong_when_ragged(x, block):
+        return x.cumsum(0) + (len(x) % block != 0)
+
+    def wrong_always(x, block):
+        return x.cumsum(0) + 1
+
+    mistakes = [Mistake(fn, fn.__name__, "?") for fn in (wrong_always, wrong_when_ragged)]
+    for order in (mistakes, mistakes[::-1]):
+        exercise = replace(toy.RUNNING, sub_checks=toy.RUNNING.sub_checks[:3], mistakes=tuple(order))
+        for mistake in mistakes:
+            notes = [line.notes[0] for line in grade(exercise, mistake.function).lines if line.notes]
+            assert notes == [mistake.diagnosis]
 
 
 def test_the_best_score_is_kept(report):
