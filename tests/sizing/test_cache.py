@@ -198,3 +198,11 @@ def test_numbers_of_other_libraries_are_taken_as_pythons(spec):
     assert llama.paged(Narrow(64), Narrow(2**20), Narrow(16)) == llama.paged(64, 2**20, 16)
     assert llama.shard(Narrow(8)).bytes_per_token(Narrow(5)) == llama.shard(8).bytes_per_token(5)
     assert sum(llama.per_layer(Narrow(64), Narrow(2**20))) == llama.bytes(64, 2**20)
+
+
+def test_each_sort_of_layer_has_a_block_table():
+    """A page is freed out of one window and not out of another, so full layers and each window have a table apiece."""
+    layers = [Layer("full", 1, 64, 64), Layer("sliding", 1, 64, 64, 20), Layer("sliding", 1, 64, 64, 50)] * 2
+    paged = CacheSpec([*layers, Layer("linear", 1, recurrent_elements=4)]).paged(2, 100, 10)
+    assert paged.block_table_bytes == 2 * 3 * 10 * 4
+    assert paged.pages == 2 * (10 + 3 + 6)
