@@ -46,7 +46,7 @@ def command(config, dtype, scales, state_dtype, page_size, tp, gpu, input_, outp
             "tp": shard.tp,
             "bytes_per_token": spec.bytes_per_token(),
             "bytes_per_token_per_gpu": shard.bytes_per_token(),
-            "bytes": per_sequence,
+            "bytes_per_sequence_per_gpu": per_sequence,
             **plan_json(fit),
         }
         emit_json(data | ({"concurrent_requests": runs} if runs else {}))

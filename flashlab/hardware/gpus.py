@@ -148,6 +148,7 @@ def _table() -> list:
             source=row["source"],
         )
         models, words = ("|".join(row[column].split()) for column in ("model", "words"))
+        words = words.replace("gb", "(?:gb)?")  # A100-80 as well as A100-80GB
         return part, re.compile(f"(?:{models})(?:{words})*")
 
     with open(os.path.join(os.path.dirname(__file__), "gpus.csv"), newline="", encoding="utf-8") as file:

@@ -28,7 +28,7 @@ def test_json_is_the_librarys_plan():
     data = json.loads(run("llama-3-70b", *options, "--dtype", "fp8", "--json"))
     shard = CacheSpec.from_config(config("llama-3-70b"), dtype="fp8", tp=4)
     fit = plan(shard, "h200", tokens=4000, batch=8, page_size=16)
-    assert data["bytes"] == fit.sequence_bytes == shard.sequence_bytes(4000, 16)
+    assert data["bytes_per_sequence_per_gpu"] == fit.sequence_bytes == shard.sequence_bytes(4000, 16)
     assert (data["bytes_per_token"], data["bytes_per_token_per_gpu"]) == (163840, 40960)
     for name in ("max_batch", "limiter", "max_context", "context_limiter", "largest_kind", "tokens", "batch"):
         assert data[name] == getattr(fit, name)

@@ -101,6 +101,8 @@ def test_links_between_gpus():
         ("h100", "H100-SXM"),
         ("a100", "A100-SXM-80GB"),
         ("A100-80GB", "A100-SXM-80GB"),
+        ("a100-80", "A100-SXM-80GB"),
+        ("A100 40", "A100-SXM-40GB"),
         ("a100 40gb", "A100-SXM-40GB"),
         ("v100", "V100-SXM2-32GB"),
         ("gh200", "GH200-96GB"),
