@@ -116,21 +116,21 @@ def decode_time(
     element_bytes: float = 2,
     blocks_per_sm: int = 1,
     block_n: int = 64,
+    pack_gqa: bool = True,
     reader: Reader = DECODE_TILE,
 ) -> DecodeTime:
-    """Seconds for one query token a sequence, GQA packed, keys cut into num_splits.
+    """Seconds for one query token a sequence, keys cut into num_splits. Only packed GQA was measured.
 
     Raises:
         TypeError, ValueError: bad sizes, an unknown GPU, or one whose bandwidth is not known.
     """
     part = gpu(part)
-    grid = decode_grid(
-        batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_k=seqlen_k, block_n=block_n, num_splits=num_splits
-    )
+    shape = dict(batch=batch, heads_q=heads_q, heads_kv=heads_kv, seqlen_k=seqlen_k, block_n=block_n)
+    grid = decode_grid(**shape, num_splits=num_splits, pack_gqa=pack_gqa)
     positive("element_bytes", element_bytes, 8)
     kv_bytes = ceil(2 * batch * heads_kv * seqlen_k * whole("head_dim", head_dim) * element_bytes)
-    # Query tiles of one kv head each read its keys, side by side: memory delivers them once, L2 again.
-    tiles = grid.query_blocks
+    # The query tiles (unpacked: heads) of one kv head each read its keys, side by side: memory delivers once, L2 again.
+    tiles = grid.rows // (batch * heads_kv)
     shared = reader._replace(gpu_share=tiles * reader.gpu_share)
     read_s = read_time(tiles * kv_bytes, grid.blocks, part, blocks_per_sm=blocks_per_sm, reader=shared)
     partial_bytes = batch * heads_q * num_splits * (head_dim + 1) * 4 if num_splits > 1 else 0
