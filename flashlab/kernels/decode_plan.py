@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from flashlab.hardware.splits import MAX_SPLITS, splits_to_fill
+from flashlab.hardware.splits import splits_to_fill
 from flashlab.kernels import backend, configs
 from flashlab.kernels.combine import Combine
 from flashlab.kernels.decode import decode_kernel
@@ -26,6 +26,7 @@ from flashlab.kernels.kept import Kept, power_of_two
 MOST_ROWS = {1: 64, 0: 32}  # BLOCK_M at most, by AXIS; more rows become more tiles
 LEAST_ROWS = {1: 16, 0: 8}  # the tensor core's own side
 SMALLEST_BLOCK_E = 16  # the shortest inner dimension tl.dot multiplies
+MOST_SPLITS = 256  # that the rule may choose: one kv head alone fills a GPU of that many SMs
 SPARE_PROGRAMS = 32  # idle programs a device-length launch may carry, per SM
 INTERPRETER_SMS = 8  # as if, so that the interpreter splits too
 VALUE_BOOST = {"native": 1.0, "fp8": 256.0, "int8": 128.0, "int4": 8.0}
@@ -60,13 +61,17 @@ def device(index: int | None) -> Device:
     return Device(configs.table_of(*capability), properties.multi_processor_count, capability)
 
 
-def choose_tile(table: str, format: str, itemsize: int, head_dim: int, rows_per_sm: float) -> Tile:
-    """The first row of the GPU's decode table that fits. rows_per_sm: programs before splitting, over SMs."""
+def choose_tile(table: str, format: str, itemsize: int, head_dim: int, queries: int, rows_per_sm: float) -> Tile:
+    """The first row of the GPU's decode table that fits.
+
+    queries: rows a kv head serves, query tokens times the heads of its group. rows_per_sm: programs before splitting, over SMs.
+    """
     for row in configs.read_table(f"decode_{table}")["rows"]:
         if (
             row.get("format", format) == format
             and row.get("itemsize", itemsize) == itemsize
             and head_dim <= row.get("head_dim", head_dim)
+            and queries <= row.get("queries", queries)
             and rows_per_sm <= row.get("rows_per_sm", rows_per_sm)
         ):
             return Tile(**row["tile"])
@@ -144,7 +149,7 @@ class Plan:
 
     def _tile(self, where, format, dtype, head_dim, packed):
         rows = self.batch * self.heads_kv * math.ceil(packed / MOST_ROWS[1])
-        return choose_tile(where.table, format, dtype.itemsize, head_dim, rows / where.sms)
+        return choose_tile(where.table, format, dtype.itemsize, head_dim, packed, rows / where.sms)
 
     def splits(self, lengths: list[int] | None, given: int) -> tuple[int, int]:
         """(num_splits, slots) of a launch.
@@ -159,7 +164,7 @@ class Plan:
         if given > 0:
             return given, 0
         if lengths is None and self.batch > 1:
-            lone_row = splits_to_fill(self.row_programs, self.slots, 1, self._tiles(self.capacity))
+            lone_row = splits_to_fill(self.row_programs, self.slots, 1, self._tiles(self.capacity), MOST_SPLITS)
             most = max(self.slots, SPARE_PROGRAMS * self.device.sms) // max(self.rows, 1)
             return max(1, min(lone_row, most)), self.slots
         if lengths is None:
@@ -169,8 +174,8 @@ class Plan:
         else:
             tiles = [self._tiles(length) for length in lengths]
             share = max(tiles) * self.slots // (sum(tiles) * self.row_programs)
-            return max(1, min(share, max(tiles), MAX_SPLITS)), self.slots
-        return splits_to_fill(self.rows, self.slots, 1, self._tiles(longest)), 0
+            return max(1, min(share, max(tiles), MOST_SPLITS)), self.slots
+        return splits_to_fill(self.rows, self.slots, 1, self._tiles(longest), MOST_SPLITS), 0
 
     def _tiles(self, length: int) -> int:
         """Key tiles a row of that length visits, at most."""

@@ -142,3 +142,145 @@ def test_matrix(case):
     if case["alibi"]:
         options["alibi_slopes"] = torch.rand(2, heads_q, generator=generator) * 0.1
     check(q, cache, num_splits=case["num_splits"], **options)
+
+
+# Lengths and what lies beyond them.
+
+
+def mixed(page):
+    return [0, 1, page - 1, page, page + 1, 150]
+
+
+@pytest.mark.parametrize("seqlen_q, causal", [(1, False), (2, True), (5, False)])
+@pytest.mark.parametrize("page_size", [0, 16, 64])
+def test_mixed_lengths_in_one_batch(page_size, seqlen_q, causal):
+    generator = torch.Generator().manual_seed(page_size)
+    lengths = mixed(page_size or 64)
+    cache = make_cache(generator, lengths, 2, 24, torch.float32, page_size=page_size)
+    q = torch.randn(len(lengths), seqlen_q, 6, 24, generator=generator).to(DEVICE)
+    out, lse = check(q, cache, causal=causal)
+    assert (out[0] == 0).all() and (lse[0] == -float("inf")).all()
+
+
+@pytest.mark.parametrize("lengths, heads", [([1, 3], (1, 1)), ([32, 64, 96, 48], (8, 8)), ([5, 9, 0, 0], (4, 2))])
+def test_nan_in_unused_slots_does_not_leak(lengths, heads):
+    """make_cache poisons every unused slot; the first two are published reports, the last a batch padded with empty rows."""
+    generator = torch.Generator().manual_seed(0)
+    cache = make_cache(generator, lengths, heads[1], 64, torch.float16, capacity=128 if max(lengths) > 9 else 16)
+    check(torch.randn(len(lengths), 1, heads[0], 64, generator=generator).half().to(DEVICE), cache)
+
+
+def test_splits_agree():
+    """Any number of splits, even and uneven batches: partial sums in another order and nothing else."""
+    generator = torch.Generator().manual_seed(0)
+    heads_q, heads_kv, dim = (16, 8, 128) if DEVICE == "cuda" else (4, 2, 32)
+    for lengths in ([4096 if DEVICE == "cuda" else 700], [300, 0, 64, 1]):
+        cache = make_cache(generator, lengths, heads_kv, dim, torch.float32, page_size=64)
+        q = torch.randn(len(lengths), 1, heads_q, dim, generator=generator).to(DEVICE)
+        first = None
+        for num_splits in [1, 2, 3, 7, 16, 32, 64, 128, 0] if DEVICE == "cpu" else range(65):
+            out, lse = flash_attn_with_kvcache(q, **cache.arguments, num_splits=num_splits, return_softmax_lse=True)
+            first = first or (out, lse)
+            torch.testing.assert_close(out, first[0], rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(lse, first[1], rtol=1e-5, atol=1e-5)
+        check(q, cache)
+
+
+@pytest.mark.parametrize("left, right", [(4, 0), (0, 0), (9, 3), (63, -1)])
+def test_a_window_keeps_its_oldest_key(left, right):
+    """Every length around the window's: seen through values that name their key."""
+    generator = torch.Generator().manual_seed(0)
+    for lengths in ([10, left, left + 1, left + 2], [64 + left, 65 + left, 128, 200]):
+        cache = make_cache(generator, lengths, 1, 16, torch.float32, page_size=16)
+        q = torch.randn(4, 2, 2, 16, generator=generator).to(DEVICE)
+        for num_splits in (1, 4):
+            check(q, cache, window_size=(left, right), num_splits=num_splits)
+
+
+@pytest.mark.parametrize("heads", [(9, 3), (12, 2), (10, 2), (7, 1), (48, 1)])
+def test_any_group_of_query_heads(heads):
+    generator = torch.Generator().manual_seed(0)
+    cache = make_cache(generator, [70, 33], heads[1], 32, torch.float16)
+    check(torch.randn(2, 3, heads[0], 32, generator=generator).half().to(DEVICE), cache, causal=True)
+
+
+def test_large_queries_and_keys():
+    generator = torch.Generator().manual_seed(0)
+    cache = make_cache(generator, [150, 90], 2, 64, torch.float16)
+    for name in ("k", "v"):
+        getattr(cache, name).mul_(3)
+        cache.arguments[f"{name}_cache"].mul_(3)
+    check(torch.randn(2, 1, 4, 64, generator=generator).mul(5).half().to(DEVICE), cache)
+
+
+def test_softcap_does_not_overflow():
+    """Scores of +-1e4 under a cap of 50."""
+    scores = torch.tensor([4400.0, 5000.0, 1e4, -1e4])
+    k = torch.zeros(1, 4, 1, 16)
+    k[0, :, 0, 0] = scores
+    v = torch.randn(1, 4, 1, 16)
+    q = torch.zeros(1, 1, 1, 16)
+    q[..., 0] = 1
+    arguments = dict(k_cache=k.to(DEVICE), v_cache=v.to(DEVICE), cache_seqlens=torch.tensor([4], dtype=torch.int32).to(DEVICE))
+    check(q.to(DEVICE), Cache(k, v, torch.tensor([4]), arguments), softcap=50.0, softmax_scale=1.0)
+
+
+def test_any_strides():
+    """Caches that are slices and transposes of larger tensors, queries too."""
+    generator = torch.Generator().manual_seed(0)
+    cache = make_cache(generator, [70, 33], 3, 40, torch.float16, capacity=80)
+    q = torch.randn(2, 2, 6, 40, generator=generator).half()
+    kv = torch.stack([cache.k, cache.v]).permute(3, 1, 2, 0, 4).contiguous()  # (heads, batch, tokens, k or v, dim)
+    big = torch.full((3, 2, 80, 2, 59), NAN, dtype=torch.float16)
+    big[..., 3:43] = kv
+    views = [big.to(DEVICE)[:, :, :, i, 3:43].permute(1, 2, 0, 3) for i in range(2)]
+    cache.arguments |= dict(k_cache=views[0], v_cache=views[1])
+    check(q.permute(2, 0, 1, 3).contiguous().to(DEVICE).permute(1, 2, 0, 3), cache, causal=True)
+
+
+def test_lengths_as_one_number_on_the_host_and_by_default():
+    generator = torch.Generator().manual_seed(0)
+    cache = make_cache(generator, [37, 37], 2, 16, torch.float32)
+    q = torch.randn(2, 1, 4, 16, generator=generator).to(DEVICE)
+    out, _ = check(q, cache)
+    host = dict(cache.arguments, cache_seqlens=37)
+    assert torch.equal(flash_attn_with_kvcache(q, **host, num_splits=1), flash_attn_with_kvcache(q, **cache.arguments, num_splits=1))
+    full = dict(k_cache=cache.arguments["k_cache"][:, :37], v_cache=cache.arguments["v_cache"][:, :37])
+    torch.testing.assert_close(flash_attn_with_kvcache(q, **full), out)
+    host["cache_seqlens"] = torch.tensor([37, 37], dtype=torch.int32)
+    torch.testing.assert_close(flash_attn_with_kvcache(q, **host), out)
+
+
+def test_empty_batch_and_no_queries():
+    k = torch.zeros(0, 16, 2, 8, device=DEVICE)
+    out, lse = flash_attn_with_kvcache(torch.zeros(0, 1, 4, 8, device=DEVICE), k, k, return_softmax_lse=True)
+    assert out.shape == (0, 1, 4, 8) and lse.shape == (0, 4, 1)
+    k = torch.zeros(2, 16, 2, 8, device=DEVICE)
+    out, lse = flash_attn_with_kvcache(torch.zeros(2, 0, 4, 8, device=DEVICE), k, k, return_softmax_lse=True)
+    assert out.shape == (2, 0, 4, 8) and lse.shape == (2, 4, 0)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs 9 GB")
+def test_offsets_past_2_31():
+    """A cache of more than 2^31 elements, read near its end, contiguous and paged."""
+    heads, dim, tokens = 8, 128, 2_200_000
+    k = torch.zeros(1, tokens, heads, dim, dtype=torch.bfloat16, device=DEVICE)
+    v = k.clone()
+    tail = torch.randn(2, 40, heads, dim).bfloat16()
+    k[0, -40:], v[0, -40:] = tail.to(DEVICE)
+    q = torch.randn(1, 1, 16, dim).bfloat16().to(DEVICE)
+    out = flash_attn_with_kvcache(q, k, v, cache_seqlens=tokens, window_size=(39, 0))
+    pages = [t.view(-1, 16, heads, dim) for t in (k, v)]
+    table = torch.arange(pages[0].shape[0], device=DEVICE, dtype=torch.int32)[None]
+    paged = flash_attn_with_kvcache(q, *pages, block_table=table, cache_seqlens=tokens, window_size=(39, 0))
+    ref, _ = attention(q.cpu(), tail[:1], tail[1:])
+    low, _ = attention(q.cpu(), tail[:1], tail[1:], dtype=torch.bfloat16)
+    for result in (out, paged):
+        assert_close(result.cpu(), ref, low)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="131072 keys")
+def test_a_long_cache():
+    generator = torch.Generator().manual_seed(0)
+    cache = make_cache(generator, [131072], 8, 128, torch.bfloat16, page_size=256)
+    check(torch.randn(1, 1, 32, 128, generator=generator).bfloat16().to(DEVICE), cache)
