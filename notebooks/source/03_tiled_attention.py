@@ -381,10 +381,10 @@ for (heads, n), us in recorded.LOOP_ORDERS.items():
               f"(bytes {by_bytes:4.1f}, FLOP {by_flop:.1f}), recorded {recorded_us / 1e3:5.1f} ms")
 
 # %% [markdown]
-# - **256 heads, keys outside**: the bytes predict 12.5 ms and it takes 17. Loading and storing the state stand in the
-#   way of the arithmetic.
-# - **16 heads, keys outside**: the same FLOP, the same bytes, and **162 ms**. The *grid* explains that: 16 heads are
-#   16 programs, and 116 of 132 SMs have nothing to do. With 8 times fewer SMs at work it takes 9.6 times as long.
+# - **256 heads, keys outside**: the bytes set a floor of 12.5 ms, and it takes 17.
+# - **16 heads, keys outside**: the same FLOP, nearly the same bytes, and **162 ms**. The *grid* explains that: 16
+#   heads are 16 programs, and 116 of 132 SMs have nothing to do. With 8 times fewer SMs at work it takes 9.6 times as
+#   long.
 # - **Queries outside**: 16 heads make 2048 programs, so the number of heads does not matter: 4.1 ms. The prediction
 #   is near. Is it right for the right reason?
 
@@ -402,8 +402,8 @@ for block_m, us in recorded.BLOCK_M_US.items():
 # of them did *not* come from HBM. All programs of a head read the same K and V, 2 MiB, and the H200 has an L2 of 60
 # MiB: the first one fetches a tile from HBM, the others find it in the L2.
 #
-# Nor is it HBM that decides at BLOCK_M = 128, though the two numbers agree. That agreement is chance; you will see
-# the same work done in 3.2 ms below.
+# Nor is it HBM that decides at BLOCK_M = 128, though the two numbers agree. That agreement is chance; you will see as
+# much work done in 3.2 ms below.
 #
 # **So mind what we counted**: the loads and stores of the programs. That is the traffic between the SMs and the L2.
 # It equals the traffic of HBM only where nothing is found in the L2. The paper's model has no L2.
