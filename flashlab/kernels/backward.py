@@ -33,6 +33,7 @@ from flashlab.kernels.common import (
     dot_add,
     first_token,
     load_tile,
+    loop_bounds,
     score_unit,
     scores,
     sequence,
@@ -41,9 +42,11 @@ from flashlab.kernels.common import (
     stats_row,
     store_tile,
     tile_of_program,
+    tile_start,
+    token_offsets,
     visible,
 )
-from flashlab.kernels.forward import alibi_stride, strides
+from flashlab.kernels.forward import alibi_stride, spans_2_31, strides
 from flashlab.kernels.kept import Kept
 
 POS_INF = tl.constexpr(float("inf"))
@@ -87,17 +90,23 @@ def _probabilities(s, rows, cols, lse, shift, seqlen_k, softmax_scale, softcap, 
 
 @triton.jit
 def _gather_queries(
-    dk, dv, b_k, b_v, cols, p_q, p_do, p_lse, p_delta, stride_qt, stride_dot, start, end,
-    shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    dk, dv, b_k, b_v, cols, p_q, p_do, p_lse, p_delta, stride_qt, stride_dot,
+    start, full_start, full_end, end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, WIDE: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Stream the queries start..end past a tile of keys, scores transposed: (BLOCK_N, BLOCK_M)."""
-    for first in tl.range(start, end, BLOCK_M):
+    """Stream the band's queries past a tile of keys, scores transposed: (BLOCK_N, BLOCK_M)."""
+    begin, stop = loop_bounds(start, full_start, full_end, end, MASKED)
+    for position in tl.range(begin, stop, BLOCK_M):
+        first = tile_start(position, full_start, full_end, MASKED)
         rows = first + tl.arange(0, BLOCK_M)
         valid = rows < seqlen_q
-        b_q = load_tile(p_q, rows.to(tl.int64) * stride_qt, valid, HEAD_DIM, BLOCK_D, MASKED)
-        b_do = load_tile(p_do, rows.to(tl.int64) * stride_dot, valid, HEAD_DIM, BLOCK_D, MASKED)
+        b_q = load_tile(
+            p_q, token_offsets(rows, stride_qt, None, 0, seqlen_q, 0, WIDE), valid, HEAD_DIM, BLOCK_D, MASKED
+        )
+        b_do = load_tile(
+            p_do, token_offsets(rows, stride_dot, None, 0, seqlen_q, 0, WIDE), valid, HEAD_DIM, BLOCK_D, MASKED
+        )
         if MASKED:
             lse = tl.load(p_lse + rows, mask=valid, other=POS_INF)
             delta = tl.load(p_delta + rows, mask=valid, other=0.0)
@@ -125,7 +134,7 @@ def dkdv_kernel(
     stride_dob, stride_dot, stride_doh, stride_lse, stride_alibi, seqlen_q, seqlen_k, heads_kv, num_tiles,
     softmax_scale, softcap, window_left, window_right,
     GROUP: tl.constexpr, VARLEN: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, WIDE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_GROUP: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one tile of BLOCK_N keys of one kv head. The first key tiles see the most causal queries: in order."""
@@ -158,21 +167,15 @@ def dkdv_kernel(
         p_qh = sequence_base(p_q, batch, head, start_q, stride_qb, stride_qt, stride_qh)
         p_doh = sequence_base(p_do, batch, head, start_q, stride_dob, stride_dot, stride_doh)
         stats = stats_row(start_q, batch, head, heads_kv * GROUP, stride_lse, VARLEN)
-        if HAS_RIGHT:
-            dk, dv = _gather_queries(
-                dk, dv, b_k, b_v, cols, p_qh, p_doh, p_lse + stats, p_delta + stats, stride_qt, stride_dot,
-                start, full_start, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-                SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_M, True,
-            )  # fmt: skip
         dk, dv = _gather_queries(
             dk, dv, b_k, b_v, cols, p_qh, p_doh, p_lse + stats, p_delta + stats, stride_qt, stride_dot,
-            full_start, full_end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_M, False,
+            start, full_start, full_end, end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope,
+            window_left, window_right, SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, WIDE, HEAD_DIM, BLOCK_D, BLOCK_M, True,
         )  # fmt: skip
         dk, dv = _gather_queries(
             dk, dv, b_k, b_v, cols, p_qh, p_doh, p_lse + stats, p_delta + stats, stride_qt, stride_dot,
-            full_end, end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_M, True,
+            start, full_start, full_end, end, shift, seqlen_q, seqlen_k, softmax_scale, softcap, slope,
+            window_left, window_right, SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, WIDE, HEAD_DIM, BLOCK_D, BLOCK_M, False,
         )  # fmt: skip
     out = (first_token(start_k, batch, seqlen_k, VARLEN) * heads_kv + kv_head) * HEAD_DIM
     offsets = cols.to(tl.int64) * heads_kv * HEAD_DIM
@@ -182,17 +185,23 @@ def dkdv_kernel(
 
 @triton.jit
 def _gather_keys(
-    dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, start, end,
-    shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
+    dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt,
+    start, full_start, full_end, end, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+    SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, WIDE: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Stream the keys start..end past a tile of queries, scores as in the forward: (BLOCK_M, BLOCK_N)."""
-    for first in tl.range(start, end, BLOCK_N):
+    """Stream the band's keys past a tile of queries, scores as in the forward: (BLOCK_M, BLOCK_N)."""
+    begin, stop = loop_bounds(start, full_start, full_end, end, MASKED)
+    for position in tl.range(begin, stop, BLOCK_N):
+        first = tile_start(position, full_start, full_end, MASKED)
         cols = first + tl.arange(0, BLOCK_N)
         inside = cols < seqlen_k
-        b_k = load_tile(p_k, cols.to(tl.int64) * stride_kt, inside, HEAD_DIM, BLOCK_D, MASKED)
-        b_v = load_tile(p_v, cols.to(tl.int64) * stride_vt, inside, HEAD_DIM, BLOCK_D, MASKED)
+        b_k = load_tile(
+            p_k, token_offsets(cols, stride_kt, None, 0, seqlen_k, 0, WIDE), inside, HEAD_DIM, BLOCK_D, MASKED
+        )
+        b_v = load_tile(
+            p_v, token_offsets(cols, stride_vt, None, 0, seqlen_k, 0, WIDE), inside, HEAD_DIM, BLOCK_D, MASKED
+        )
         s = dot(b_q, tl.trans(b_k))
         p = _probabilities(
             s, rows[:, None], cols[None, :], lse[:, None], shift, seqlen_k, softmax_scale, softcap, slope,
@@ -213,7 +222,7 @@ def dq_kernel(
     stride_dob, stride_dot, stride_doh, stride_lse, stride_alibi, seqlen_q, seqlen_k, heads, num_tiles,
     softmax_scale, softcap, window_left, window_right,
     GROUP: tl.constexpr, VARLEN: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, WIDE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_GROUP: tl.constexpr,
 ):  # fmt: skip
     """dq of one tile of BLOCK_M queries of one head."""
@@ -244,21 +253,15 @@ def dq_kernel(
     start, full_start, full_end, end = band_range(
         first_row, last_row, shift, seqlen_k, window_left, window_right, HAS_LEFT, HAS_RIGHT, BLOCK_N
     )
-    if HAS_LEFT:
-        dq = _gather_keys(
-            dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, start, full_start,
-            shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_N, True,
-        )  # fmt: skip
     dq = _gather_keys(
-        dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, full_start, full_end,
-        shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_N, False,
+        dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt,
+        start, full_start, full_end, end, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, WIDE, HEAD_DIM, BLOCK_D, BLOCK_N, True,
     )  # fmt: skip
     dq = _gather_keys(
-        dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt, full_end, end,
-        shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, HEAD_DIM, BLOCK_D, BLOCK_N, True,
+        dq, b_q, b_do, lse, delta, rows, p_k, p_v, stride_kt, stride_vt,
+        start, full_start, full_end, end, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, WIDE, HEAD_DIM, BLOCK_D, BLOCK_N, False,
     )  # fmt: skip
     p_dq += (first_token(start_q, batch, seqlen_q, VARLEN) * heads + head) * HEAD_DIM
     store_tile(p_dq, rows.to(tl.int64) * heads * HEAD_DIM, dq * softmax_scale, valid, HEAD_DIM, BLOCK_D)
@@ -311,8 +314,9 @@ def backward(
     layout = *strides(q, varlen), *strides(k, varlen), *strides(v, varlen), *strides(do, varlen)
     alibi = alibi_stride(alibi_slopes)
     banded = window_left >= 0 or window_right >= 0
+    wide = spans_2_31(max_seqlen_q, q, do) or spans_2_31(max_seqlen_k, k, v)
     features = (
-        heads // heads_kv, varlen, softcap > 0.0, alibi_slopes is not None, window_left >= 0, window_right >= 0, head_dim,
+        heads // heads_kv, varlen, softcap > 0.0, alibi_slopes is not None, window_left >= 0, window_right >= 0, wide, head_dim,
     )  # fmt: skip
     numbers = softmax_scale, softcap, window_left, window_right, *features
     key = q.device, q.dtype, do.dtype, layout, alibi, heads, features

@@ -24,7 +24,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 NEG_INF = tl.constexpr(float("-inf"))
 
 
-# Addresses: 64-bit everywhere, so tensors past 2^31 elements work.
+# Addresses: a sequence's base is 64-bit always, so tensors past 2^31 elements work.
 
 
 @triton.jit
@@ -62,16 +62,20 @@ def stats_row(start, batch, head, heads, stride_head, VARLEN: tl.constexpr):
 
 
 @triton.jit
-def token_offsets(tokens, stride_token, p_block_table, stride_page, seqlen, PAGE_SIZE: tl.constexpr):
+def token_offsets(tokens, stride_token, p_block_table, stride_page, seqlen, PAGE_SIZE: tl.constexpr, WIDE: tl.constexpr):
     """Element offsets of tokens from their sequence's base; with PAGE_SIZE > 0, through the sequence's row of the table.
 
-    Tokens from seqlen on look no page up (the table may end there) and must be masked by whoever loads them.
+    Tokens from seqlen on look no page up (the table may end there) and must be masked by whoever loads them. A sequence
+    that spans fewer than 2^31 elements (not WIDE) is walked in 32 bits from its 64-bit base, which halves the registers
+    that addresses take.
     """
     if PAGE_SIZE > 0:
         page = tl.load(p_block_table + tokens // PAGE_SIZE, mask=tokens < seqlen, other=0)
         return page.to(tl.int64) * stride_page + (tokens % PAGE_SIZE).to(tl.int64) * stride_token
-    else:
+    elif WIDE:
         return tokens.to(tl.int64) * stride_token
+    else:
+        return tokens * stride_token
 
 
 @triton.jit
@@ -157,6 +161,25 @@ def band_range(
         full_end = tl.maximum(tl.minimum(first + shift + window_right + 1, length), 0) // BLOCK * BLOCK
     full_end = tl.maximum(full_end, full_start)
     return start, full_start, full_end, end
+
+
+@triton.jit
+def loop_bounds(start, full_start, full_end, end, MASKED: tl.constexpr):
+    """(from, to) of a loop over a band's tiles: its inner ones, or the MASKED ones of both its edges in one loop, which
+    jumps over the inner ones (``tile_start``)."""
+    if MASKED:
+        return start, full_start + tl.maximum(end - full_end, 0)
+    else:
+        return full_start, full_end
+
+
+@triton.jit
+def tile_start(position, full_start, full_end, MASKED: tl.constexpr):
+    """Where the tile at ``position`` of such a loop begins."""
+    if MASKED:
+        return tl.where(position < full_start, position, position - full_start + full_end)
+    else:
+        return position
 
 
 # Scores.

@@ -22,6 +22,7 @@ from flashlab.kernels.common import (
     dot_add,
     first_token,
     load_tile,
+    loop_bounds,
     score_unit,
     scores,
     sequence,
@@ -32,6 +33,7 @@ from flashlab.kernels.common import (
     stats_row,
     store_tile,
     tile_of_program,
+    tile_start,
     token_offsets,
     visible,
 )
@@ -40,18 +42,20 @@ from flashlab.kernels.kept import Kept
 
 @triton.jit
 def _attend(
-    acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt, start, end,
-    shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+    acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt,
+    start, full_start, full_end, end, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
     SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
-    PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+    WIDE: tl.constexpr, PAGE_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Stream the keys start..end past a tile of queries. MASKED: some pairs of these tiles are not visible."""
+    """Stream the band's keys past a tile of queries: its MASKED tiles, or the others."""
     unit = score_unit(softmax_scale, SOFTCAP, ALIBI)
-    for first in tl.range(start, end, BLOCK_N):
+    begin, stop = loop_bounds(start, full_start, full_end, end, MASKED)
+    for position in tl.range(begin, stop, BLOCK_N):
+        first = tile_start(position, full_start, full_end, MASKED)
         cols = first + tl.arange(0, BLOCK_N)
         inside = cols < seqlen_k
         b_k = load_tile(
-            p_k, token_offsets(cols, stride_kt, p_block_table, stride_kb, seqlen_k, PAGE_SIZE), inside,
+            p_k, token_offsets(cols, stride_kt, p_block_table, stride_kb, seqlen_k, PAGE_SIZE, WIDE), inside,
             HEAD_DIM, BLOCK_D, MASKED,
         )  # fmt: skip
         s = dot(b_q, tl.trans(b_k))
@@ -64,7 +68,7 @@ def _attend(
         p, m, l, alpha = softmax_step(s, m, l, unit, MASKED)
         # V is masked as well as the scores: a probability of 0 times a NaN beyond the sequence is NaN.
         b_v = load_tile(
-            p_v, token_offsets(cols, stride_vt, p_block_table, stride_vb, seqlen_k, PAGE_SIZE), inside,
+            p_v, token_offsets(cols, stride_vt, p_block_table, stride_vb, seqlen_k, PAGE_SIZE, WIDE), inside,
             HEAD_DIM, BLOCK_D, MASKED,
         )  # fmt: skip
         acc = dot_add(p, b_v, acc * alpha[:, None])
@@ -78,7 +82,7 @@ def forward_kernel(
     stride_lse, stride_alibi, stride_table, seqlen_q, seqlen_k, heads, num_tiles,
     softmax_scale, softcap, window_left, window_right,
     GROUP: tl.constexpr, VARLEN: tl.constexpr, PAGE_SIZE: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr,
-    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, WIDE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_GROUP: tl.constexpr,
 ):  # fmt: skip
     """One tile of BLOCK_M queries of one head. o is contiguous; lse holds heads rows of stride_lse tokens a batch."""
@@ -114,26 +118,22 @@ def forward_kernel(
     start, full_start, full_end, end = band_range(
         first_row, last_row, shift, seqlen_k, window_left, window_right, HAS_LEFT, HAS_RIGHT, BLOCK_N
     )
-    if HAS_LEFT:
-        acc, m, l = _attend(
-            acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt, start, full_start,
-            shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-            SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, PAGE_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, True,
-        )  # fmt: skip
     acc, m, l = _attend(
-        acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt, full_start, full_end,
-        shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, PAGE_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, False,
+        acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt,
+        start, full_start, full_end, end, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, WIDE, PAGE_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, True,
     )  # fmt: skip
     acc, m, l = _attend(
-        acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt, full_end, end,
-        shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
-        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, PAGE_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, True,
+        acc, m, l, b_q, rows, p_k, p_v, p_block_table, stride_kb, stride_kt, stride_vb, stride_vt,
+        start, full_start, full_end, end, shift, seqlen_k, softmax_scale, softcap, slope, window_left, window_right,
+        SOFTCAP, ALIBI, HAS_LEFT, HAS_RIGHT, WIDE, PAGE_SIZE, HEAD_DIM, BLOCK_D, BLOCK_N, False,
     )  # fmt: skip
     o, lse = softmax_finish(acc, m, l)
     store_tile(p_o, rows.to(tl.int64) * (heads * HEAD_DIM), o, rows < seqlen_q, HEAD_DIM, BLOCK_D)
     tl.store(p_lse + rows, lse, mask=rows < seqlen_q)
 
+
+SPAN_OF_32_BITS = 2**31 - 2**24  # less a tile of rows beyond the last and a row of columns
 
 _forward = Kept(forward_kernel)
 
@@ -185,9 +185,10 @@ def forward(
         *strides(q, varlen), *strides(k, varlen and not page_size), *strides(v, varlen and not page_size),
     )  # fmt: skip
     rows = alibi_stride(alibi_slopes), 0 if block_table is None else block_table.stride(0)
+    wide = spans_2_31(max_seqlen_q, q) or spans_2_31(max_seqlen_k, k, v)
     constants = (
         heads // k.shape[-2], varlen, page_size, softcap > 0.0, alibi_slopes is not None,
-        window_left >= 0, window_right >= 0, head_dim, *config.blocks(heads),
+        window_left >= 0, window_right >= 0, wide, head_dim, *config.blocks(heads),
     )  # fmt: skip
     with backend.on_device_of(q):
         _forward(
@@ -214,6 +215,11 @@ def empty_outputs(q: torch.Tensor, varlen: bool) -> tuple[torch.Tensor, torch.Te
 def strides(tensor: torch.Tensor, varlen: bool) -> tuple[int, int, int]:
     """(batch, token, head) strides in elements; packed sequences have no batch."""
     return (0, *tensor.stride()[:2]) if varlen else tensor.stride()[:3]
+
+
+def spans_2_31(seqlen: int, *tensors: torch.Tensor) -> bool:
+    """Whether a sequence of some tensor (..., heads, head_dim) reaches 2^31 elements or more from its first."""
+    return seqlen * max(tensor.stride(-3) for tensor in tensors) >= SPAN_OF_32_BITS
 
 
 def alibi_stride(alibi_slopes: torch.Tensor | None) -> int:

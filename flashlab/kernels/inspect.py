@@ -118,7 +118,7 @@ def _compile(request: Request) -> Report:
     function = getattr(importlib.import_module(module), name)
     values = dict(
         GROUP=request.group, VARLEN=request.varlen, PAGE_SIZE=request.page_size, SOFTCAP=request.softcap,
-        ALIBI=request.alibi, HAS_LEFT=request.window, HAS_RIGHT=banded, HEAD_DIM=request.head_dim,
+        ALIBI=request.alibi, HAS_LEFT=request.window, HAS_RIGHT=banded, WIDE=False, HEAD_DIM=request.head_dim,
         **dict(zip(("BLOCK_D", "BLOCK_M", "BLOCK_N", "HEAD_GROUP"), launch.blocks(heads=16), strict=True)),
         DLSE=False, p_dlse=None,
     )  # fmt: skip
