@@ -91,6 +91,32 @@ def beaten(record: dict) -> list[tuple[Line, Line]]:
     return found
 
 
+class Gain(NamedTuple):
+    """A case against another form of itself, timed in turns: ``times`` as fast."""
+
+    case: Case
+    median_s: float
+    other_s: float
+    times: float
+
+
+def quantised(record: dict) -> list[Gain]:
+    """What a quantised cache gains over a bfloat16 one of the same shape."""
+    return [Gain(*found) for found in _against(record, "flashlab-bf16")]
+
+
+def unsplit(record: dict) -> list[Gain]:
+    """What splitting the keys gains over one split, where few rows leave the GPU empty."""
+    return [Gain(*found) for found in _against(record, "flashlab-unsplit")]
+
+
+def _against(record: dict, variant: str):
+    for result in record["results"]:
+        times = {entry["peer"]: s for entry, s in _timed(result) if entry["mode"] == "eager"}
+        if "flashlab" in times and variant in times:
+            yield Case(**result["case"]), times["flashlab"], times[variant], times[variant] / times["flashlab"]
+
+
 def _timed(result):
     return [(entry, entry["time"]["median_s"]) for entry in result["entries"] if entry["status"] == "ok"]
 

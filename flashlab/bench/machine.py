@@ -1,6 +1,7 @@
 """Where and with what a record was made: GPU, driver, clocks, power, versions, commit."""
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
@@ -43,11 +44,18 @@ def state() -> dict:
 
 
 def package() -> dict:
-    """flashlab's version, and the commit it was run from where it was run from a clone."""
+    """flashlab's version, and the commit it was run from: the clone's, or FLASHLAB_COMMIT's for a copy without git.
+
+    A ``+`` after the commit says that files differed from it.
+    """
     root = Path(flashlab.__file__).parents[1]
     commit = _run("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
-    changed = _run("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", "flashlab")
-    return {"version": flashlab.__version__, "commit": commit or None, "changed": None if commit is None else bool(changed)}
+    if commit:
+        changed = bool(_run("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", "flashlab"))
+    else:
+        told = os.environ.get("FLASHLAB_COMMIT", "")
+        commit, changed = told.rstrip("+") or None, told.endswith("+") if told else None
+    return {"version": flashlab.__version__, "commit": commit, "changed": changed}
 
 
 def installed(distribution: str) -> str | None:
@@ -68,7 +76,8 @@ def _which() -> str:
 
 
 def _ask(field: str) -> str | None:
-    answer = _run("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", _which())
+    query = "nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i"
+    answer = _run(*query, _which()) or _run(*query, "0")
     return answer.splitlines()[0].strip() if answer else None
 
 

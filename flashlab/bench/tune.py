@@ -27,11 +27,16 @@ PREFILL_TILES = {
     "dkdv": tuple(itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3))),
     "dq": tuple(itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3))),
 }
-DECODE_TILES = (
-    (16, 1, 3, 4), (16, 1, 3, 6), (32, 1, 3, 2), (32, 1, 3, 4), (32, 4, 4, 2), (64, 2, 3, 2), (64, 4, 4, 1), (64, 4, 4, 2),
-    (128, 4, 3, 1), (128, 8, 3, 1),
+DECODE_TILES = tuple(
+    (*tile, axis)
+    for axis in (0, 1)
+    for tile in (
+        (16, 1, 3, 4), (16, 1, 3, 6), (32, 1, 3, 2), (32, 1, 3, 3), (32, 1, 3, 4), (32, 4, 4, 2), (64, 2, 3, 2), (64, 2, 3, 6),
+        (64, 4, 4, 1), (64, 4, 4, 2), (128, 4, 3, 1), (128, 8, 3, 1),
+    )
 )  # fmt: skip
-DECODE_ROWS_PER_SM = (0.1, 0.3, 1.0, None)
+DECODE_QUERIES = 16  # rows of a kv head that one tensor core instruction takes
+DECODE_ROWS_PER_SM = (0.3, 0.75, 1.0, None)
 QUICK = timing.Plan(rounds=2, round_s=0.005, least=3, most=12)
 
 
@@ -75,7 +80,7 @@ def _forget() -> None:
     """What was chosen from the tables before."""
     from flashlab.attention import decode
 
-    configs.lookup.cache_clear()
+    configs.forget()
     decode._plan.cache_clear()
 
 
@@ -100,20 +105,21 @@ def _tune_decode(table: str, timer, progress) -> list[dict]:
     rows = []
     for cache in ("fp8", "int4"):
         progress(f"decode, {cache}")
-        rows += _decode_row(table, {"format": cache, "head_dim": 128}, 1, 131072, cache, 0, timer)
+        rows += _decode_row(table, {"format": cache, "head_dim": 128}, 1, 131072, cache, timer)
     progress("decode, int8: as fp8")
     rows += [{**row, "format": "int8"} for row in rows if row["format"] == "fp8"]
     for limit in DECODE_ROWS_PER_SM:
         progress(f"decode, up to {limit} rows an SM" if limit else "decode, more rows than that")
         batch = max(1, round((limit or 4.0) * sms / 8))
-        match = {"itemsize": 2, "head_dim": 128} | ({"rows_per_sm": limit} if limit else {})
-        rows += _decode_row(table, match, batch, max(2048, 262144 // batch), "bf16", 1, timer)
+        match = {"format": "native", "itemsize": 2, "head_dim": 128, "queries": DECODE_QUERIES}
+        match |= {"rows_per_sm": limit} if limit else {}
+        rows += _decode_row(table, match, batch, max(2048, 262144 // batch), "bf16", timer)
     return rows
 
 
-def _decode_row(table, match, batch, seqlen_k, cache, axis, timer) -> list[dict]:
-    names = ("BLOCK_N", "num_warps", "num_stages", "blocks_per_sm")
-    candidates = [{**match, "tile": {**dict(zip(names, tile, strict=True)), "AXIS": axis}} for tile in DECODE_TILES]
+def _decode_row(table, match, batch, seqlen_k, cache, timer) -> list[dict]:
+    names = ("BLOCK_N", "num_warps", "num_stages", "blocks_per_sm", "AXIS")
+    candidates = [{**match, "tile": dict(zip(names, tile, strict=True))} for tile in DECODE_TILES]
     best = _fastest(table, candidates, Case("decode", batch, 32, 8, 1, seqlen_k, 128, cache=cache), timer)
     return [best] if best else []
 

@@ -1,0 +1,95 @@
+"""flashlab bench, as it is run on a machine without a GPU."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from flashlab.bench import counting, records
+from flashlab.bench.cases import SETS
+from flashlab.cli import main
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="what the commands say without a GPU")
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", *map(str, arguments)])
+    return stopped.value.code, *capsys.readouterr()
+
+
+@no_gpu
+@pytest.mark.parametrize("kind", ["prefill", "train", "decode"])
+def test_counts_and_says_that_it_measured_nothing(capsys, kind):
+    code, out, _ = run(capsys, kind, "--json")
+    found = json.loads(out)
+    assert (code, found["measured"], found["note"]) == (0, False, counting.NO_SPEED)
+    assert [row["label"] for row in found["counts"]] == [case.label for case in SETS[kind]["quick"]]
+    first = found["counts"][0]["launches"][0]
+    assert first["programs"] == counting.count(SETS[kind]["quick"][0])[0].programs
+    code, out, _ = run(capsys, kind)
+    assert code == 0 and "Counted, not measured" in out
+
+
+@no_gpu
+@pytest.mark.parametrize("kind", ["launch", "link"])
+def test_curves_without_a_gpu_are_points_without_times(capsys, kind):
+    code, out, _ = run(capsys, kind, "--json")
+    found = json.loads(out)
+    assert (code, found["measured"]) == (0, False)
+    assert all("time" not in key and not key.endswith("_s") for point in found["points"] for key in point)
+
+
+@no_gpu
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["prefill", "--set", "huge"], "--set huge: must be quick or full"),
+        (["prefill", "--peers", "cudnn"], "--peers cudnn: peer 'cudnn': must be one of flashlab"),
+        (["prefill", "--record", "x.json"], "--record x.json: there is no GPU here"),
+        (["decode", "--gpu", "mi300x"], "NVIDIA"),
+        (["tune"], "no GPU here"),
+        (["tune", "--kernels", "all"], "--kernels all: must be one of forward"),
+        (["ahead"], "no GPU here"),
+        (["compare", "nothing", "prefill"], "no such file"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(capsys, arguments, said):
+    code, out, error = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_compare_says_what_got_slower_and_exits_1(capsys, tmp_path):
+    before = records.load("train")
+    after = copy.deepcopy(before)
+    entry = after["results"][0]["entries"][0]
+    entry["time"]["samples_s"] = [s * 1.25 for s in entry["time"]["samples_s"]]
+    for name in ("median_s", "p20_s", "p80_s"):
+        entry["time"][name] *= 1.25
+    records.write(after, tmp_path / "after.json")
+    code, out, _ = run(capsys, "compare", "train", tmp_path / "after.json", "--json")
+    found = json.loads(out)
+    assert (code, found["slower"], found["cautions"]) == (1, True, [])
+    assert [change["ratio"] for change in found["changes"] if change["verdict"] == "slower"] == [pytest.approx(1.25)]
+    assert run(capsys, "compare", "train", "train")[0] == 0
+    code, out, _ = run(capsys, "compare", "train", tmp_path / "after.json")
+    assert code == 1 and "+25.0%" in out
+    code, _, error = run(capsys, "compare", "train", "decode")
+    assert code == 2 and "nothing to compare" in error
+
+
+def test_a_record_can_be_printed(record_of, capsys):
+    from flashlab.cli.bench import _show
+
+    _show(record_of, True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["measured"] and found["record"]["kind"] == record_of["kind"]
+    _show(record_of, False)
+    assert "Ceilings in this run" in capsys.readouterr().out
+
+
+@pytest.fixture(params=["prefill", "train", "decode", "launch", "link"])
+def record_of(request):
+    return records.load(request.param)
