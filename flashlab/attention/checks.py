@@ -6,6 +6,7 @@ Shapes, dtypes, devices and strides cost a few microseconds and are always check
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -40,6 +41,19 @@ def no_dropout(dropout_p: float) -> None:
         raise NotImplementedError(f"dropout_p {dropout_p}: dropout is not built yet, only 0.0 is supported")
 
 
+class Like(NamedTuple):
+    """What the checks read of a tensor: hashable, so that a call like an earlier one need not be checked again."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+
+def like(tensor: torch.Tensor | None) -> Like | None:
+    """What the checks read of a tensor."""
+    return None if tensor is None else Like(tensor.shape, tensor.dtype, tensor.device)
+
+
 def tensor(name: str, value, dims: int) -> None:
     """Raise unless value is a tensor of so many dimensions."""
     if not isinstance(value, torch.Tensor):
@@ -48,20 +62,19 @@ def tensor(name: str, value, dims: int) -> None:
         raise ValueError(f"{name} has shape {tuple(value.shape)}: must have {dims} dimensions")
 
 
-def same_kind(q: torch.Tensor, **others: torch.Tensor) -> None:
+def same_kind(q: Like, **others: Like) -> None:
     """Raise unless q is of a supported dtype on a device that kernels run on, and the others match it."""
-    dtype, device = q.dtype, q.device
-    if dtype not in DTYPES and not (dtype is torch.float64 and device.type == "cpu"):
-        raise TypeError(f"q has dtype {dtype}: must be float16, bfloat16 or float32 (float64 on a CPU only)")
+    if q.dtype not in DTYPES and not (q.dtype is torch.float64 and q.device.type == "cpu"):
+        raise TypeError(f"q has dtype {q.dtype}: must be float16, bfloat16 or float32 (float64 on a CPU only)")
     for name, other in others.items():
-        if other.dtype is not dtype:
-            raise TypeError(f"{name} has dtype {other.dtype}: must be q's, {dtype}")
-        if other.device != device:
-            raise ValueError(f"{name} is on {other.device}: must be on q's device, {device}")
+        if other.dtype is not q.dtype:
+            raise TypeError(f"{name} has dtype {other.dtype}: must be q's, {q.dtype}")
+        if other.device != q.device:
+            raise ValueError(f"{name} is on {other.device}: must be on q's device, {q.device}")
     where_kernels_run(q)
 
 
-def where_kernels_run(q: torch.Tensor) -> None:
+def where_kernels_run(q: Like | torch.Tensor) -> None:
     """Raise unless q is on a GPU, or on a CPU where the interpreter is on."""
     if q.device.type == "cuda" or q.device.type == "meta":
         return
@@ -71,7 +84,7 @@ def where_kernels_run(q: torch.Tensor) -> None:
         raise ValueError(f"q is on {q.device}: kernels run on {'cpu' if backend.interpreting() else 'cuda'} here")
 
 
-def heads_and_dims(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def heads_and_dims(q: Like, k: Like, v: Like) -> None:
     """Raise unless heads divide, head_dim is one, and k and v are shaped alike."""
     heads_q, head_dim = q.shape[-2:]
     heads_kv = k.shape[-2]
@@ -115,7 +128,7 @@ def edges(window_size: tuple[int, int], causal: bool, reach: int) -> tuple[int, 
     return (left if 0 <= left < reach else -1), (right if 0 <= right < reach else -1)
 
 
-def slopes(alibi_slopes: torch.Tensor | None, batch: int, heads: int, device: torch.device) -> None:
+def slopes(alibi_slopes: Like | None, batch: int, heads: int, device: torch.device) -> None:
     """Raise unless alibi_slopes is None or float32 (heads,) or (batch, heads) on the device."""
     if alibi_slopes is None:
         return

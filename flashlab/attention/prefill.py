@@ -54,23 +54,11 @@ def flash_attn_func(
         NotImplementedError: dropout_p is not 0.0.
         ImportError: Triton is not installed.
     """
-    checks.no_dropout(dropout_p)
-    checks.tensor("q", q, 4)
-    checks.tensor("k", k, 4)
-    checks.tensor("v", v, 4)
-    q, k, v = _ready(q), _ready(k), _ready(v)
-    checks.same_kind(q, k=k, v=v)
-    checks.heads_and_dims(q, k, v)
-    batch, seqlen_q, heads, head_dim = q.shape
-    if k.shape[0] != batch:
-        raise ValueError(f"k has batch {k.shape[0]}: must be q's, {batch}")
-    seqlen_k = k.shape[1]
-    checks.slopes(alibi_slopes, batch, heads, q.device)
-    left, right = checks.edges(window_size, causal, seqlen_q + seqlen_k)
-    out, lse = _attention(
-        q, k, v, None, None, alibi_slopes, None, seqlen_q, seqlen_k,
-        checks.scale(softmax_scale, head_dim), left, right, checks.cap(softcap),
-    )  # fmt: skip
+    q, k, v = _ready("q", q, 4), _ready("k", k, 4), _ready("v", v, 4)
+    numbers = _remembered(_dense_numbers)(
+        *map(checks.like, (q, k, v, alibi_slopes)), dropout_p, softmax_scale, causal, _hashable(window_size), softcap
+    )
+    out, lse = _attention(q, k, v, None, None, alibi_slopes, None, *numbers)
     return (out, lse, None) if return_attn_probs else out
 
 
@@ -113,17 +101,15 @@ def flash_attn_varlen_func(
         NotImplementedError: dropout_p is not 0.0, or gradients are asked of a paged cache.
         ImportError: Triton is not installed.
     """
-    checks.no_dropout(dropout_p)
     kv_dims = 3 if block_table is None else 4
-    checks.tensor("q", q, 3)
-    checks.tensor("k", k, kv_dims)
-    checks.tensor("v", v, kv_dims)
-    q, k, v = _ready(q), _ready(k), _ready(v)
-    checks.same_kind(q, k=k, v=v)
-    checks.heads_and_dims(q, k, v)
+    q, k, v = _ready("q", q, 3), _ready("k", k, kv_dims), _ready("v", v, kv_dims)
     checks.index("cu_seqlens_q", cu_seqlens_q, (None,), q.device)
     checks.index("cu_seqlens_k", cu_seqlens_k, tuple(cu_seqlens_q.shape), q.device)
     batch = cu_seqlens_q.shape[0] - 1
+    numbers = _remembered(_varlen_numbers)(
+        *map(checks.like, (q, k, v, alibi_slopes)), batch, max_seqlen_q, max_seqlen_k,
+        dropout_p, softmax_scale, causal, _hashable(window_size), softcap,
+    )  # fmt: skip
     checks.cu_seqlens("cu_seqlens_q", cu_seqlens_q, q.shape[0], max_seqlen_q)
     checks.cu_seqlens("cu_seqlens_k", cu_seqlens_k, k.shape[0] if block_table is None else None, max_seqlen_k)
     if block_table is not None:
@@ -131,23 +117,52 @@ def flash_attn_varlen_func(
         checks.pages(block_table, cu_seqlens_k.diff(), k.shape[0], k.shape[1])
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
             raise NotImplementedError("block_table: a paged cache has no gradients; call under torch.no_grad()")
-    checks.slopes(alibi_slopes, batch, q.shape[1], q.device)
-    left, right = checks.edges(window_size, causal, max_seqlen_q + max_seqlen_k)
-    out, lse = _attention(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, block_table, max_seqlen_q, max_seqlen_k,
-        checks.scale(softmax_scale, q.shape[2]), left, right, checks.cap(softcap),
-    )  # fmt: skip
+    out, lse = _attention(q, k, v, cu_seqlens_q, cu_seqlens_k, alibi_slopes, block_table, *numbers)
     return (out, lse, None) if return_attn_probs else out
 
 
-def _ready(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in autocast's dtype, where autocast is on, with a contiguous last dimension."""
-    kind = tensor.device.type
-    if torch.is_autocast_enabled(kind) and tensor.dtype is torch.float32:
-        tensor = tensor.to(torch.get_autocast_dtype(kind))
+def _ready(name: str, tensor: torch.Tensor, dims: int) -> torch.Tensor:
+    """The tensor with a contiguous last dimension and, where autocast is on, in its dtype."""
+    checks.tensor(name, tensor, dims)
+    if tensor.dtype is torch.float32 and torch.is_autocast_enabled(tensor.device.type):
+        tensor = tensor.to(torch.get_autocast_dtype(tensor.device.type))
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         tensor = tensor.contiguous()
     return tensor
+
+
+def _hashable(window_size):
+    return tuple(window_size) if isinstance(window_size, list) else window_size
+
+
+def _dense_numbers(q, k, v, slopes, dropout_p, softmax_scale, causal, window_size, softcap):
+    """Check padded arguments; what ``flashlab::prefill`` takes after its tensors."""
+    if k.shape[0] != q.shape[0]:
+        raise ValueError(f"k has batch {k.shape[0]}: must be q's, {q.shape[0]}")
+    return _varlen_numbers(
+        q, k, v, slopes, q.shape[0], q.shape[1], k.shape[1], dropout_p, softmax_scale, causal, window_size, softcap
+    )
+
+
+def _varlen_numbers(
+    q, k, v, slopes, batch, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap
+):
+    """Check what padded and packed arguments share; what ``flashlab::prefill`` takes after its tensors."""
+    checks.no_dropout(dropout_p)
+    checks.same_kind(q, k=k, v=v)
+    checks.heads_and_dims(q, k, v)
+    checks.slopes(slopes, batch, q.shape[-2], q.device)
+    left, right = checks.edges(window_size, causal, max_seqlen_q + max_seqlen_k)
+    scale, cap = checks.scale(softmax_scale, q.shape[-1]), checks.cap(softcap)
+    return max_seqlen_q, max_seqlen_k, scale, left, right, cap
+
+
+_memories = {function: functools.lru_cache(maxsize=4096)(function) for function in (_dense_numbers, _varlen_numbers)}
+
+
+def _remembered(function):
+    """The function with a memory, so that arguments like earlier ones are not checked again. A compiler traces it bare."""
+    return function if torch.compiler.is_compiling() else _memories[function]
 
 
 def _attention(q, k, v, *arguments):

@@ -46,7 +46,7 @@ from flashlab.kernels.common import (
     token_offsets,
     visible,
 )
-from flashlab.kernels.forward import alibi_stride, spans_2_31, strides
+from flashlab.kernels.forward import SPAN_OF_32_BITS, Plan, alibi_stride, strides
 from flashlab.kernels.kept import Kept
 
 POS_INF = tl.constexpr(float("inf"))
@@ -270,6 +270,49 @@ def dq_kernel(
 _preprocess, _dkdv, _dq = Kept(preprocess_kernel), Kept(dkdv_kernel), Kept(dq_kernel)
 
 
+@configs.remembered
+def _plans(
+    shape_q, stride_q, shape_k, stride_k, stride_v, stride_do, dtype, device, batch, stride_alibi, varlen, has_dlse,
+    max_seqlen_q, max_seqlen_k, window_left, window_right, softcapped,
+) -> tuple[Plan, Plan, Plan]:  # fmt: skip
+    """The launches of preprocess, dkdv and dq. stride_alibi is None where there is no alibi_slopes."""
+    *_, total_q, heads, head_dim = shape_q
+    heads_kv = shape_k[-2]
+    banded = window_left >= 0 or window_right >= 0
+    spans = max_seqlen_q * max(stride_q[-3], stride_do[-3]), max_seqlen_k * max(stride_k[-3], stride_v[-3])
+    features = (
+        heads // heads_kv, varlen, softcapped, stride_alibi is not None,
+        window_left >= 0, window_right >= 0, max(spans) > SPAN_OF_32_BITS, head_dim,
+    )  # fmt: skip
+    sizes = (
+        *strides(stride_q, varlen), *strides(stride_k, varlen), *strides(stride_v, varlen), *strides(stride_do, varlen),
+        total_q, stride_alibi or 0, max_seqlen_q, max_seqlen_k,
+    )  # fmt: skip
+
+    config = configs.choose("preprocess", dtype, device, head_dim, max_seqlen_q, banded)
+    num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
+    preprocess = Plan(
+        (num_tiles * heads * batch, 1, 1),
+        (*strides(stride_do, varlen), total_q, max_seqlen_q, heads, num_tiles),
+        (varlen, has_dlse, head_dim, config.BLOCK_D, config.BLOCK_M),
+        config.options,
+    )
+    config = configs.choose("dkdv", dtype, device, head_dim, max_seqlen_k, banded)
+    num_tiles = triton.cdiv(max_seqlen_k, config.BLOCK_N)
+    dkdv = Plan(
+        (num_tiles * heads_kv * batch, 1, 1),
+        (*sizes, heads_kv, num_tiles),
+        (*features, *config.blocks(heads_kv)),
+        config.options,
+    )
+    config = configs.choose("dq", dtype, device, head_dim, max_seqlen_q, banded)
+    num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
+    dq = Plan(
+        (num_tiles * heads * batch, 1, 1), (*sizes, heads, num_tiles), (*features, *config.blocks(heads)), config.options
+    )
+    return preprocess, dkdv, dq
+
+
 def backward(
     do: torch.Tensor,
     dlse: torch.Tensor | None,
@@ -298,60 +341,33 @@ def backward(
         dq, dk, dv: contiguous, shaped and typed like q, k, v.
     """
     varlen = cu_seqlens_q is not None
-    heads, head_dim = q.shape[-2:]
-    heads_kv = k.shape[-2]
-    batch = cu_seqlens_q.shape[0] - 1 if varlen else q.shape[0]
     dq, dk, dv = (tensor.new_empty(tensor.shape) for tensor in (q, k, v))
     if q.numel() == 0 or k.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
     if do.stride(-1) != 1:
         do = do.contiguous()
+    if dlse is not None:
+        dlse = dlse.contiguous()
     results = dq, dk, dv
     if backend.interpreting():
         q, k, v, o, do = (backend.widen(tensor) for tensor in (q, k, v, o, do))
         results = tuple(backend.widen(tensor) for tensor in results)
-    lse_log2, delta = torch.empty_like(lse), torch.empty_like(lse)
-    layout = *strides(q, varlen), *strides(k, varlen), *strides(v, varlen), *strides(do, varlen)
-    alibi = alibi_stride(alibi_slopes)
-    banded = window_left >= 0 or window_right >= 0
-    wide = spans_2_31(max_seqlen_q, q, do) or spans_2_31(max_seqlen_k, k, v)
-    features = (
-        heads // heads_kv, varlen, softcap > 0.0, alibi_slopes is not None, window_left >= 0, window_right >= 0, wide, head_dim,
+    preprocess, dkdv, dq_of_rows = _plans(
+        q.shape, q.stride(), k.shape, k.stride(), v.stride(), do.stride(), q.dtype, q.device,
+        cu_seqlens_q.shape[0] - 1 if varlen else q.shape[0], alibi_stride(alibi_slopes), varlen, dlse is not None,
+        max_seqlen_q, max_seqlen_k, window_left, window_right, softcap > 0.0,
     )  # fmt: skip
-    numbers = softmax_scale, softcap, window_left, window_right, *features
-    key = q.device, q.dtype, do.dtype, layout, alibi, heads, features
+    lse_log2, delta = torch.empty_like(lse), torch.empty_like(lse)
     inputs = q, k, v, do, lse_log2, delta
     indices = cu_seqlens_q, cu_seqlens_k, alibi_slopes
-    sizes = *layout, lse.shape[-1], alibi, max_seqlen_q, max_seqlen_k
+    numbers = softmax_scale, softcap, window_left, window_right
     with backend.on_device_of(q):
-        config = configs.choose("preprocess", q, head_dim, max_seqlen_q, banded)
-        num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
-        _preprocess(
-            (key, dlse is None),
-            (num_tiles * heads * batch, 1, 1),
-            (o, do, lse, None if dlse is None else dlse.contiguous(), lse_log2, delta, cu_seqlens_q),
-            (*strides(do, varlen), lse.shape[-1], max_seqlen_q, heads, num_tiles,
-             varlen, dlse is not None, head_dim, config.BLOCK_D, config.BLOCK_M),
-            **config.options,
-        )  # fmt: skip
-        config = configs.choose("dkdv", q, head_dim, max_seqlen_k, banded)
-        num_tiles = triton.cdiv(max_seqlen_k, config.BLOCK_N)
-        _dkdv(
-            (key, config.blocks(heads_kv), config.num_warps, config.num_stages),
-            (num_tiles * heads_kv * batch, 1, 1),
-            (*inputs, results[1], results[2], *indices),
-            (*sizes, heads_kv, num_tiles, *numbers, *config.blocks(heads_kv)),
-            **config.options,
-        )
-        config = configs.choose("dq", q, head_dim, max_seqlen_q, banded)
-        num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
-        _dq(
-            (key, config.blocks(heads), config.num_warps, config.num_stages),
-            (num_tiles * heads * batch, 1, 1),
-            (*inputs, results[0], *indices),
-            (*sizes, heads, num_tiles, *numbers, *config.blocks(heads)),
-            **config.options,
-        )
+        for kernel, plan, tensors, scalars in (
+            (_preprocess, preprocess, (o, do, lse, dlse, lse_log2, delta, cu_seqlens_q), ()),
+            (_dkdv, dkdv, (*inputs, *results[1:], *indices), numbers),
+            (_dq, dq_of_rows, (*inputs, results[0], *indices), numbers),
+        ):
+            kernel(plan, plan.grid, tensors, (*plan.sizes, *scalars, *plan.constants), **plan.options)
     if results[0] is not dq:
         for tensor, result in zip((dq, dk, dv), results, strict=True):
             tensor.copy_(result)

@@ -16,7 +16,7 @@ import torch
 
 from flashlab.kernels import backend
 
-SMALLEST_BLOCK_D = 16  # the shortest inner dimension tl.dot multiplies
+SMALLEST_BLOCK_D, LARGEST_BLOCK_D = 16, 256  # tl.dot multiplies no inner dimension below 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,20 +40,35 @@ class Launch:
         return dict(num_warps=self.num_warps, num_stages=self.num_stages)
 
 
-def choose(kernel: str, tensor: torch.Tensor, head_dim: int, seqlen: int, banded: bool) -> Launch:
-    """The configuration of ``kernel`` for a tensor's device and dtype.
+def choose(kernel: str, dtype: torch.dtype, device: torch.device, head_dim: int, seqlen: int, banded: bool) -> Launch:
+    """The configuration of ``kernel`` on a device.
 
     Args:
         kernel: "forward", "preprocess", "dkdv" or "dq".
         seqlen: the longest sequence the kernel's grid is spread over: queries, or keys for dkdv.
         banded: whether a causal or window edge exists.
     """
-    if backend.interpreting():
-        return lookup("interpreter", kernel, tensor.element_size(), head_dim, seqlen, banded)
-    return lookup(table_of_device(tensor.device.index), kernel, tensor.element_size(), head_dim, seqlen, banded)
+    table = "interpreter" if backend.interpreting() else table_of_device(device.index)
+    return lookup(table, kernel, dtype.itemsize, head_dim, seqlen, banded)
 
 
-@functools.lru_cache(maxsize=4096)
+_memories = []
+
+
+def remembered(function):
+    """A cache over ``function``, for what follows from a table's rows: ``forget`` empties it."""
+    cached = functools.lru_cache(maxsize=4096)(function)
+    _memories.append(cached)
+    return cached
+
+
+def forget() -> None:
+    """Choose anew from the tables: whoever changes a row calls this."""
+    for cached in _memories:
+        cached.cache_clear()
+
+
+@remembered
 def lookup(table: str, kernel: str, itemsize: int, head_dim: int, seqlen: int, banded: bool) -> Launch:
     """The first row of a table that fits."""
     for row in read_table(table)["rows"]:

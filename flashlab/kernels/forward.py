@@ -133,9 +133,38 @@ def forward_kernel(
     tl.store(p_lse + rows, lse, mask=rows < seqlen_q)
 
 
-SPAN_OF_32_BITS = 2**31 - 2**24  # less a tile of rows beyond the last and a row of columns
+SPAN_OF_32_BITS = 2**31 - configs.LARGEST_BLOCK_D  # less one row, which begins inside
 
 _forward = Kept(forward_kernel)
+
+
+class Plan:
+    """What a call's shapes decide. Calls alike in them share one, and with it the compiled kernel: it is Kept's key."""
+
+    def __init__(self, grid, sizes, constants, options):
+        self.grid, self.sizes, self.constants, self.options = grid, sizes, constants, options
+
+
+@configs.remembered
+def _plan(
+    shape_q, stride_q, shape_k, stride_k, stride_v, dtype, device, batch, stride_alibi, stride_table, varlen,
+    max_seqlen_q, max_seqlen_k, window_left, window_right, softcapped,
+) -> Plan:  # fmt: skip
+    """stride_alibi and stride_table are None where there is no alibi_slopes or block_table."""
+    *_, total_q, heads, head_dim = shape_q
+    paged = stride_table is not None
+    config = configs.choose("forward", dtype, device, head_dim, max_seqlen_q, window_left >= 0 or window_right >= 0)
+    num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
+    wide = max(max_seqlen_q * stride_q[-3], max_seqlen_k * max(stride_k[-3], stride_v[-3])) > SPAN_OF_32_BITS
+    sizes = (
+        *strides(stride_q, varlen), *strides(stride_k, varlen and not paged), *strides(stride_v, varlen and not paged),
+        total_q, stride_alibi or 0, stride_table or 0, max_seqlen_q, max_seqlen_k, heads, num_tiles,
+    )  # fmt: skip
+    constants = (
+        heads // shape_k[-2], varlen, shape_k[1] if paged else 0, softcapped, stride_alibi is not None,
+        window_left >= 0, window_right >= 0, wide, head_dim, *config.blocks(heads),
+    )  # fmt: skip
+    return Plan((num_tiles * heads * batch, 1, 1), sizes, constants, config.options)
 
 
 def forward(
@@ -169,35 +198,24 @@ def forward(
         (float64 for float64 inputs).
     """
     varlen = cu_seqlens_q is not None
-    heads, head_dim = q.shape[-2:]
-    batch = cu_seqlens_q.shape[0] - 1 if varlen else q.shape[0]
     o, lse = empty_outputs(q, varlen)
     if o.numel() == 0:
         return o, lse
-    page_size = 0 if block_table is None else k.shape[1]
     result = o
     if backend.interpreting():
-        q, k, v = backend.widen(q), backend.widen(k), backend.widen(v)
-        result = backend.widen(o)
-    config = configs.choose("forward", q, head_dim, max_seqlen_q, window_left >= 0 or window_right >= 0)
-    num_tiles = triton.cdiv(max_seqlen_q, config.BLOCK_M)
-    layout = (
-        *strides(q, varlen), *strides(k, varlen and not page_size), *strides(v, varlen and not page_size),
-    )  # fmt: skip
-    rows = alibi_stride(alibi_slopes), 0 if block_table is None else block_table.stride(0)
-    wide = spans_2_31(max_seqlen_q, q) or spans_2_31(max_seqlen_k, k, v)
-    constants = (
-        heads // k.shape[-2], varlen, page_size, softcap > 0.0, alibi_slopes is not None,
-        window_left >= 0, window_right >= 0, wide, head_dim, *config.blocks(heads),
+        q, k, v, result = backend.widen(q), backend.widen(k), backend.widen(v), backend.widen(o)
+    plan = _plan(
+        q.shape, q.stride(), k.shape, k.stride(), v.stride(), q.dtype, q.device,
+        cu_seqlens_q.shape[0] - 1 if varlen else q.shape[0], alibi_stride(alibi_slopes),
+        None if block_table is None else block_table.stride(0), varlen,
+        max_seqlen_q, max_seqlen_k, window_left, window_right, softcap > 0.0,
     )  # fmt: skip
     with backend.on_device_of(q):
         _forward(
-            (q.device, q.dtype, layout, rows, heads, constants, config.num_warps, config.num_stages),
-            (num_tiles * heads * batch, 1, 1),
+            plan, plan.grid,
             (q, k, v, result, lse, cu_seqlens_q, cu_seqlens_k, alibi_slopes, block_table),
-            (*layout, lse.shape[-1], *rows, max_seqlen_q, max_seqlen_k, heads, num_tiles,
-             softmax_scale, softcap, window_left, window_right, *constants),
-            **config.options,
+            (*plan.sizes, softmax_scale, softcap, window_left, window_right, *plan.constants),
+            **plan.options,
         )  # fmt: skip
     if result is not o:
         o.copy_(result)
@@ -212,16 +230,13 @@ def empty_outputs(q: torch.Tensor, varlen: bool) -> tuple[torch.Tensor, torch.Te
     return q.new_empty(q.shape), q.new_empty(shape, dtype=dtype)
 
 
-def strides(tensor: torch.Tensor, varlen: bool) -> tuple[int, int, int]:
-    """(batch, token, head) strides in elements; packed sequences have no batch."""
-    return (0, *tensor.stride()[:2]) if varlen else tensor.stride()[:3]
+def strides(stride: tuple[int, ...], varlen: bool) -> tuple[int, int, int]:
+    """(batch, token, head) strides in elements of a tensor's; packed sequences have no batch."""
+    return (0, *stride[:2]) if varlen else stride[:3]
 
 
-def spans_2_31(seqlen: int, *tensors: torch.Tensor) -> bool:
-    """Whether a sequence of some tensor (..., heads, head_dim) reaches 2^31 elements or more from its first."""
-    return seqlen * max(tensor.stride(-3) for tensor in tensors) >= SPAN_OF_32_BITS
-
-
-def alibi_stride(alibi_slopes: torch.Tensor | None) -> int:
-    """Elements from one batch row's slopes to the next: 0 where all rows share them."""
-    return alibi_slopes.stride(0) if alibi_slopes is not None and alibi_slopes.dim() == 2 else 0
+def alibi_stride(alibi_slopes: torch.Tensor | None) -> int | None:
+    """Elements from one batch row's slopes to the next: 0 where all rows share them, None where there are none."""
+    if alibi_slopes is None:
+        return None
+    return alibi_slopes.stride(0) if alibi_slopes.dim() == 2 else 0
