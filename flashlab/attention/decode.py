@@ -83,34 +83,33 @@ def flash_attn_with_kvcache(
             the host or after set_checks(True), lengths, rows and pages outside the cache.
         ImportError: Triton is not installed.
     """
-    checks.tensor("q", q, 4)
-    if q.stride(3) != 1:
-        q = q.contiguous()
-    if (k is None) != (v is None):
-        raise ValueError(f"{'k' if k is None else 'v'} is None: k and v are given together or not at all")
-    left, right = window_size = tuple(window_size)
     length = -1
     if isinstance(cache_seqlens, int):
         length, cache_seqlens = cache_seqlens, None
-    seqlen_new = 0
     eager = type(q) is torch.Tensor and not torch.compiler.is_compiling()
-    if k is not None:
+    left, right = window_size
+    seqlen_new = 0
+    if k is not None or v is not None or rotary_cos is not None or rotary_sin is not None:
+        if k is None or v is None:
+            raise ValueError(f"{'k' if k is None else 'v'} is None: k, v and rotary tables are for appending, which needs both")
         if cache_seqlens is None and length < 0:
             raise ValueError("cache_seqlens is None: it says where k and v go")
-        arguments = (
+        rotated = (_append if eager else _append_op)(
             q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table, length,
             rotary_interleaved, causal or left >= 0 or right >= 0,
         )  # fmt: skip
-        rotated = (_append if eager else _append_op)(*arguments)
         q = q if rotary_cos is None else rotated
         seqlen_new = k.shape[1]
-    elif rotary_cos is not None or rotary_sin is not None:
-        raise ValueError("rotary_cos, rotary_sin: rotate the k that is appended, and k is None")
-    arguments = (
-        q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
-        length, seqlen_new, checks.scale(softmax_scale, q.shape[3]), causal, left, right, checks.cap(softcap), num_splits,
-    )  # fmt: skip
-    out, lse = _decode(*arguments, return_softmax_lse) if eager else _decode_op(*arguments)
+    if eager:
+        out, lse = _decode(
+            q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+            length, seqlen_new, softmax_scale, causal, left, right, softcap, num_splits, return_softmax_lse,
+        )  # fmt: skip
+    else:
+        out, lse = _decode_op(
+            q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+            length, seqlen_new, softmax_scale, causal, left, right, softcap, num_splits,
+        )  # fmt: skip
     return (out, lse) if return_softmax_lse else out
 
 
@@ -128,7 +127,7 @@ def _decode_op(
     alibi_slopes: torch.Tensor | None,
     length: int,
     seqlen_new: int,
-    softmax_scale: float,
+    softmax_scale: float | None,
     causal: bool,
     window_left: int,
     window_right: int,
@@ -148,9 +147,11 @@ def _decode(
 ):  # fmt: skip
     """Check, plan and run; lse is None unless wanted."""
     plan = _plan(
-        _kind(q), _kind(k_cache), _kind(v_cache), _kind(k_scale), _kind(v_scale), _kind(cache_seqlens),
-        _kind(cache_batch_idx), _kind(cache_leftpad), _kind(block_table), _kind(alibi_slopes), causal, window_left,
-        window_right, softcap > 0.0,
+        _kind(q), _kind(k_cache), _kind(v_cache),
+        None if k_scale is None else _kind(k_scale), None if v_scale is None else _kind(v_scale),
+        None if cache_seqlens is None else _kind(cache_seqlens), None if cache_batch_idx is None else _kind(cache_batch_idx),
+        None if cache_leftpad is None else _kind(cache_leftpad), None if block_table is None else _kind(block_table),
+        None if alibi_slopes is None else _kind(alibi_slopes), softmax_scale, causal, window_left, window_right, softcap,
     )  # fmt: skip
     if not 0 <= num_splits <= MOST_SPLITS:
         raise ValueError(f"num_splits {num_splits}: must be from 1 to {MOST_SPLITS}, or 0 to choose")
@@ -177,7 +178,7 @@ def _decode(
         return out.to(q.dtype), lse
     return plan.run(
         q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
-        length, seqlen_new, softmax_scale, softcap, lengths, num_splits, want_lse,
+        length, seqlen_new, lengths, num_splits, want_lse,
     )  # fmt: skip
 
 
@@ -199,8 +200,8 @@ def _append(
     """Write k and v into the caches; q rotated, or an empty tensor without rotary (an operator may not return its input)."""
     from flashlab.kernels.append import append
 
-    kinds = [_kind(t) for t in (q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_batch_idx, block_table)]
-    capacity = _check_append(*kinds)
+    tensors = (q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_batch_idx, block_table)
+    capacity = _check_append(*(None if t is None else _kind(t) for t in tensors))
     if cache_seqlens is None:
         if length + k.shape[1] > capacity:
             raise ValueError(f"cache_seqlens {length} + {k.shape[1]} new: the cache holds {capacity}")
@@ -235,10 +236,8 @@ def _(q, k, v, k_cache, v_cache, rotary_cos, *_):
     return q.new_empty(0) if rotary_cos is None else q.new_empty(q.shape)
 
 
-def _kind(tensor: torch.Tensor | None):
+def _kind(tensor: torch.Tensor):
     """What of a tensor decides how a call is checked and launched: everything but its numbers."""
-    if tensor is None:
-        return None
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got a {type(tensor).__name__}")
     return tensor.dtype, tensor.shape, tensor.stride(), tensor.device
@@ -247,12 +246,16 @@ def _kind(tensor: torch.Tensor | None):
 @functools.lru_cache(maxsize=1024)
 def _plan(
     q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
-    causal, window_left, window_right, softcap,
+    softmax_scale, causal, window_left, window_right, softcap,
 ):  # fmt: skip
-    """The checked plan of a kind of call: arguments are _kind's, (dtype, shape, strides, device)."""
+    """The checked plan of a kind of call: tensors are given as _kind's (dtype, shape, strides, device)."""
     from flashlab.kernels.decode_plan import Plan
 
+    if len(q[1]) != 4:
+        raise ValueError(f"q has shape {tuple(q[1])}: must have 4 dimensions")
     dtype, (batch, seqlen_q, heads_q, head_dim), strides_q, device = q
+    if strides_q[3] != 1 and head_dim > 1:
+        raise ValueError(f"q has strides {strides_q}: its last dimension must be contiguous")
     format = _check_cache(q, k_cache, v_cache, cache_batch_idx, block_table)
     checks.where_kernels_run(torch.empty(0, device=device))
     _check_index("cache_seqlens", cache_seqlens, (batch,), device, host=True)
@@ -267,7 +270,7 @@ def _plan(
         *(tuple(stride // per_word for stride in cache[2][:3]) for cache in (k_cache, v_cache)), strides_scales, dtype, format,
         None if block_table is None else (columns, block_table[2][0]),
         None if alibi_slopes is None else (alibi_slopes[2][0] if len(alibi_slopes[1]) == 2 else 0),
-        checks.edges((window_left, window_right), causal, reach), softcap,
+        checks.edges((window_left, window_right), causal, reach), checks.scale(softmax_scale, head_dim), checks.cap(softcap),
         cache_seqlens is not None, cache_batch_idx is not None, cache_leftpad is not None,
     )  # fmt: skip
 
@@ -394,19 +397,20 @@ def _check_values(
     plan, k_cache, cache_seqlens, lengths, cache_batch_idx, cache_leftpad, block_table, seqlen_new
 ) -> None:
     """Raise where a value that can be read points outside the cache."""
-    if lengths is not None and lengths and not (seqlen_new <= min(lengths) and max(lengths) <= plan.capacity):
-        held = [length - seqlen_new for length in lengths]
-        if block_table is not None and max(lengths) > plan.capacity:
-            page_size = k_cache.shape[1]
-            raise ValueError(
-                f"block_table has {block_table.shape[1]} columns of {page_size} tokens: a row of {max(lengths)} keys needs "
-                f"{-(-max(lengths) // page_size)}"
-            )
-        raise ValueError(f"cache_seqlens {held} + {seqlen_new} new: must lie from 0 to {plan.capacity}")
-    if cache_seqlens is not None and lengths is None and checks.readable(cache_seqlens):
-        low, high = (int(x) for x in torch.aminmax(cache_seqlens)) if cache_seqlens.numel() else (0, 0)
-        if low < 0 or high + seqlen_new > plan.capacity:
-            raise ValueError(f"cache_seqlens from {low} to {high}, {seqlen_new} new: must lie from 0 to {plan.capacity}")
+    low = high = 0
+    if lengths:
+        low, high = min(lengths), max(lengths)
+    elif lengths is None and cache_seqlens.numel() and checks.readable(cache_seqlens):
+        low, high = (int(x) + seqlen_new for x in torch.aminmax(cache_seqlens))
+    if high > plan.capacity and block_table is not None:
+        columns, page_size = block_table.shape[1], k_cache.shape[1]
+        raise ValueError(
+            f"block_table has {columns} columns of {page_size} tokens: a row of {high} keys needs {-(-high // page_size)}"
+        )
+    if low < min(seqlen_new, high) or high > plan.capacity:
+        raise ValueError(
+            f"cache_seqlens from {low - seqlen_new} to {high - seqlen_new}, {seqlen_new} new: must lie from 0 to {plan.capacity}"
+        )
     for name, index, limit in (
         ("cache_batch_idx", cache_batch_idx, k_cache.shape[0] - 1), ("cache_leftpad", cache_leftpad, plan.capacity)
     ):  # fmt: skip

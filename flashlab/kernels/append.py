@@ -100,8 +100,8 @@ def append_kernel(
                 p_q + b * stride_qb + token.to(tl.int64) * stride_qt, heads.to(tl.int64) * stride_qh, dims, valid,
                 p_cos, p_sin, place.to(tl.int64) * stride_cos, place < rotary_rows, ROTARY_DIM, INTERLEAVED,
             )  # fmt: skip
-            p_q_out += ((b * seqlen_q + token) * heads_q + heads)[:, None] * HEAD_DIM + dims[None, :]
-            tl.store(p_q_out, q.to(p_q_out.dtype.element_ty), mask=valid)
+            p_rotated = p_q_out + ((b * seqlen_q + token) * heads_q + heads)[:, None] * HEAD_DIM + dims[None, :]
+            tl.store(p_rotated, q.to(p_q_out.dtype.element_ty), mask=valid)
 
 
 _append = Kept(append_kernel)
@@ -157,7 +157,7 @@ def append(
             (q, k, v, rotated, k_cache, v_cache, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table),
             (*strides, seqlen_new, seqlen_q, tokens, capacity, heads_kv, heads_q,
              rotary_cos.shape[0] if rotary_dim else 0, *constants),
-            num_warps=4,
+            dict(num_warps=4),
         )  # fmt: skip
     for place, written in zip(places, (k_cache, v_cache), strict=True):
         if written is not place:

@@ -21,6 +21,7 @@ from flashlab.kernels.common import LN2, LOG2E, NEG_INF
 from flashlab.kernels.kept import Kept, power_of_two
 
 MOST_PARTIALS = 256  # of a tile; more are merged tile after tile
+BALANCED_PARTIALS = 64  # of a tile where rows have runs of different lengths
 COLUMNS = 32  # of a program: rows * head_dim / COLUMNS programs fill the GPU even for one row of queries
 WIDE = 2048  # elements of a tile from which four warps share it
 MERGE_TILE = 2048  # elements of a tile of merge_pair
@@ -30,20 +31,31 @@ MERGE_TILE = 2048  # elements of a tile of merge_pair
 def combine_kernel(
     p_o_parts, p_lse_parts, p_o, p_lse, stride_on, stride_ob, stride_ot, stride_oh, stride_ln, stride_lb, stride_lh,
     stride_lt, num_partials, seqlen, heads,
-    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, STARTED_EARLY: tl.constexpr,
+    HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BALANCE: tl.constexpr,
+    STARTED_EARLY: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_D columns of one (batch, token, head). Partials are (N, batch, seqlen, heads, head_dim) and their LSEs
     (N, batch, heads, seqlen), of any strides; without p_lse_parts the LSEs follow the partials. The results are
-    contiguous; without p_lse only o is written."""
+    contiguous; without p_lse only o is written. BALANCE: each batch row has its own run of partials, which the decode
+    kernel left behind the LSEs (first, how many); a run of one is an answer that is already in place."""
     row = tl.program_id(0)
     head, token, b = row % heads, row // heads % seqlen, row // (heads * seqlen)
     dims = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     if p_lse_parts is None:
         p_lse_parts = p_o_parts + num_partials.to(tl.int64) * stride_on
+    if BALANCE:
+        p_shares = p_lse_parts + num_partials.to(tl.int64) * stride_ln + 2 * b
     p_o_parts += b.to(tl.int64) * stride_ob + token.to(tl.int64) * stride_ot + head.to(tl.int64) * stride_oh
     p_lse_parts += b.to(tl.int64) * stride_lb + token.to(tl.int64) * stride_lt + head.to(tl.int64) * stride_lh
     if STARTED_EARLY:  # launched while the splits still run: nothing of theirs may be read before this
         gdc_wait()
+    if BALANCE:
+        first = tl.load(p_shares).to(tl.int64)
+        num_partials = tl.load(p_shares + 1).to(tl.int32)
+        if num_partials == 1:
+            return
+        p_o_parts += first * stride_on
+        p_lse_parts += first * stride_ln
     m = tl.full([], NEG_INF, tl.float32)
     l = tl.full([], 0.0, tl.float32)
     acc = tl.zeros([BLOCK_D], tl.float32)
@@ -105,16 +117,19 @@ class Combine:
     Args:
         shape: (batch, seqlen, heads, head_dim) of the result.
         strides: of the partials (N, batch, seqlen, heads), then of their LSEs (N, batch, heads, seqlen), in elements.
+        balance: rows have runs of partials of their own, as the decode kernel's BALANCE leaves them.
         started_early: launch by programmatic dependent launch, beside the kernel that writes the partials.
     """
 
-    def __init__(self, shape: tuple[int, int, int, int], strides: tuple[int, ...], started_early: bool = False):
+    def __init__(
+        self, shape: tuple[int, int, int, int], strides: tuple[int, ...], balance: bool = False, started_early: bool = False
+    ):
+        self.balance = balance
         batch, self.seqlen, self.heads, self.head_dim = shape
         self.block_d = min(COLUMNS, power_of_two(self.head_dim))
         self.grid = (batch * self.seqlen * self.heads, -(-self.head_dim // self.block_d), 1)
         self.strides = strides
         self.started_early = started_early
-        self.options = dict(launch_pdl=True) if started_early else {}
         self.launch = Kept(combine_kernel)
 
     def __call__(self, o_parts, lse_parts, o, lse, num_partials: int) -> None:
@@ -122,11 +137,12 @@ class Combine:
 
         lse_parts None: the LSEs follow the partials in o_parts. lse None: it is not wanted.
         """
-        block_n = min(MOST_PARTIALS, power_of_two(num_partials))
+        block_n = min(MOST_PARTIALS, power_of_two(num_partials)) if not self.balance else BALANCED_PARTIALS
         self.launch(
             (block_n, lse is None), self.grid, (o_parts, lse_parts, o, lse),
-            (*self.strides, num_partials, self.seqlen, self.heads, self.head_dim, block_n, self.block_d, self.started_early),
-            num_warps=4 if block_n * self.block_d >= WIDE else 1, **self.options,
+            (*self.strides, num_partials, self.seqlen, self.heads, self.head_dim, block_n, self.block_d, self.balance,
+             self.started_early),
+            dict(num_warps=4 if block_n * self.block_d >= WIDE else 1) | (dict(launch_pdl=True) if self.started_early else {}),
         )  # fmt: skip
 
 
@@ -169,4 +185,5 @@ def merge_pair(
             (-(-rows // block_m), 1, 1),
             (o_a, lse_a, o_b, lse_b, o, lse),
             (*strides, rows, seqlen, heads, head_dim, block_m, block_d),
+            {},
         )

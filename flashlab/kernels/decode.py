@@ -7,11 +7,15 @@ program, and each program leaves a partial result (o_i, lse_i); flashlab.kernels
 
 GQA. The query heads of a kv head, times the query tokens, are the rows of one tile: K and V are loaded once for them all.
 
-Who does what. Program (row, split) of batch * heads_kv * tiles of rows, by num_splits. A split's keys follow the row's
-real length, read on the device: n = min(num_splits, key tiles of this row) splits cut its tiles evenly, and a program
-beyond n says (lse = -inf) and leaves. With BALANCE the rows of an uneven batch get n in proportion to their tiles,
-n = floor(slots * tiles / all tiles), slots being the programs the GPU runs at once; floor, since one program past a full
-wave starts another.
+Who does what. The keys a program reads follow its row's real length, read on the device. Two ways to share them out:
+
+    even       programs (row, split) of rows by num_splits, rows = batch * heads_kv * tiles of queries. n = min(num_splits,
+               key tiles of the row) of them cut its tiles evenly; one beyond n says (lse = -inf) and leaves.
+    BALANCE    for batches whose lengths differ or are not known on the host. A row gets splits in proportion to its tiles,
+                   n = floor(slots * tiles / tiles of all rows), at least 1,
+               slots being the programs the GPU runs at once; floor, since one program past a full wave starts another.
+               Programs are numbered through, row after row, and each finds its own row by adding up the n before it. A
+               row with n = 1 writes its answer at once and has nothing to merge.
 
 Paging. A cache is pages of tokens, found through block_table; a contiguous cache is one page a row. Keys outside the band
 that the rows see are never loaded: what lies there may be NaN, and may not be theirs.
@@ -82,21 +86,54 @@ def _key_tiles(
 
 
 @triton.jit
-def _tiles_of_batch(
-    p_cache_seqlens, p_cache_leftpad, batch, seqlen_q, seqlen_k, seqlen_new, capacity, window_left, window_right,
+def _tiles_of_rows(
+    row, batch, p_cache_seqlens, p_cache_leftpad, seqlen_q, seqlen_k, seqlen_new, capacity, window_left, window_right,
     HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, LEFTPAD: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Key tiles of all batch rows together."""
-    total = 0
-    for first in range(0, batch, BATCH_CHUNK):
-        row = first + tl.arange(0, BATCH_CHUNK)
-        length = _real_length(p_cache_seqlens, row, row < batch, seqlen_k, seqlen_new, capacity, True)
-        leftpad = _left_padding(p_cache_leftpad, row, row < batch, LEFTPAD)
-        start, _full_start, _full_end, end = _key_tiles(
-            length, leftpad, seqlen_q, window_left, window_right, HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N
-        )
-        total += tl.sum(tl.where(row < batch, end - start, 0))
-    return total
+    """Key tiles of each of some batch rows; 0 past the last row."""
+    length = _real_length(p_cache_seqlens, row, row < batch, seqlen_k, seqlen_new, capacity, True)
+    leftpad = _left_padding(p_cache_leftpad, row, row < batch, LEFTPAD)
+    start, _full_start, _full_end, end = _key_tiles(
+        length, leftpad, seqlen_q, window_left, window_right, HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N
+    )
+    return tl.where(row < batch, end - start, 0)
+
+
+@triton.jit
+def _share_out(
+    work, slots, programs_each, batch, p_cache_seqlens, p_cache_leftpad, seqlen_q, seqlen_k, seqlen_new, capacity,
+    window_left, window_right,
+    HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr, LEFTPAD: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """(batch row of program ``work``, the row's first program, its splits); no splits: there is no such program."""
+    total = tl.full([], 0, tl.int32)
+    for chunk in range(0, batch, BATCH_CHUNK):
+        row = chunk + tl.arange(0, BATCH_CHUNK)
+        tiles = _tiles_of_rows(
+            row, batch, p_cache_seqlens, p_cache_leftpad, seqlen_q, seqlen_k, seqlen_new, capacity, window_left,
+            window_right, HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N,
+        )  # fmt: skip
+        total += tl.sum(tiles)
+    everything = tl.maximum(total.to(tl.int64) * programs_each, 1)
+    before = tl.full([], 0, tl.int32)
+    b = tl.full([], 0, tl.int32)
+    first = tl.full([], 0, tl.int32)
+    splits = tl.full([], 0, tl.int32)
+    for chunk in range(0, batch, BATCH_CHUNK):
+        row = chunk + tl.arange(0, BATCH_CHUNK)
+        tiles = _tiles_of_rows(
+            row, batch, p_cache_seqlens, p_cache_leftpad, seqlen_q, seqlen_k, seqlen_new, capacity, window_left,
+            window_right, HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N,
+        )  # fmt: skip
+        share = (tiles.to(tl.int64) * slots // everything).to(tl.int32)
+        share = tl.where(row < batch, tl.maximum(tl.minimum(share, tiles), 1), 0)
+        end = before + tl.cumsum(share, 0)
+        mine = (end - share <= work) & (work < end)
+        b += tl.sum(tl.where(mine, row, 0))
+        first += tl.sum(tl.where(mine, end - share, 0))
+        splits += tl.sum(tl.where(mine, share, 0))
+        before += tl.sum(share)
+    return b, first, splits
 
 
 # Addresses.
@@ -240,6 +277,37 @@ def _attend(
     return acc, m, l
 
 
+@triton.jit
+def _store(
+    p_o, p_lse, acc, m, l, value_unit, o_offsets, lse_offsets, is_row,
+    PLANES: tl.constexpr, DIMS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_E: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """Divide by l, undo the scales, and write o plane by plane, and the LSE unless p_lse is None."""
+    dims = tl.arange(0, BLOCK_E)
+    for plane in tl.static_range(PLANES):
+        o, lse = softmax_finish(acc[plane], m, l, AXIS)
+        columns = tl.expand_dims(dims * PLANES + plane, 1 - AXIS)
+        mask = tl.expand_dims(is_row, AXIS) & tl.expand_dims(dims < DIMS, 1 - AXIS)
+        tl.store(
+            p_o + tl.expand_dims(o_offsets * HEAD_DIM, AXIS) + columns, (o * value_unit).to(p_o.dtype.element_ty), mask=mask
+        )
+        if plane == 0 and p_lse is not None:
+            tl.store(p_lse + lse_offsets, lse, mask=is_row)
+
+
+@triton.jit
+def _store_answer(
+    p_o, p_lse, b, answers, acc, m, l, value_unit, o_offsets, lse_offsets, is_row,
+    PLANES: tl.constexpr, DIMS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_E: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """A row that nobody shares: its partial is the answer."""
+    before = b.to(tl.int64) * answers
+    if p_lse is not None:
+        p_lse += before
+    _store(p_o + before * HEAD_DIM, p_lse, acc, m, l, value_unit, o_offsets, lse_offsets, is_row,
+           PLANES, DIMS, HEAD_DIM, BLOCK_E, AXIS)  # fmt: skip
+
+
 @triton.jit(
     do_not_specialize=[
         "batch", "seqlen_q", "seqlen_k", "seqlen_new", "capacity", "heads_kv", "num_splits", "slots",
@@ -247,7 +315,7 @@ def _attend(
     ]
 )  # fmt: skip
 def decode_kernel(
-    p_q, p_k, p_v, p_k_scale, p_v_scale, p_o, p_lse,
+    p_q, p_k, p_v, p_k_scale, p_v_scale, p_o, p_lse, p_parts,
     p_cache_seqlens, p_cache_batch_idx, p_cache_leftpad, p_block_table, p_alibi_slopes,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_ksb, stride_kst, stride_ksh, stride_vsb, stride_vst, stride_vsh, stride_table, stride_alibi,
@@ -261,40 +329,58 @@ def decode_kernel(
 ):  # fmt: skip
     """One split of one tile of rows.
 
-    p_o is (batch, seqlen_q, heads_q, head_dim), p_lse (batch, heads_q, seqlen_q) or None. With SPLIT p_o is a float32
-    workspace: num_splits partials of that shape, then their LSEs; the combine kernel may start early.
+    p_o is (batch, seqlen_q, heads_q, head_dim), p_lse (batch, heads_q, seqlen_q) or None. With SPLIT, p_parts is a float32
+    workspace: partials (slots, seqlen_q, heads_q, head_dim), then their LSEs (slots, heads_q, seqlen_q), and with BALANCE
+    each batch row's first slot and number of slots. The slot of a program is split * batch + b, or its number. The combine
+    kernel may start early.
     """
     DIMS: tl.constexpr = HEAD_DIM // PLANES
-    split = tl.program_id(1)
     row_tiles = tl.cdiv(seqlen_q * GROUP, BLOCK_M)
-    b = tl.program_id(0) // (row_tiles * heads_kv)
-    head = tl.program_id(0) // row_tiles % heads_kv
-    packed = tl.program_id(0) % row_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    place = tl.program_id(0)
+    split = tl.program_id(1)
+    splits = num_splits
+    num_slots = num_splits * batch
+    if BALANCE:
+        num_slots = num_splits
+        b, first_slot, splits = _share_out(
+            split, slots, row_tiles * heads_kv, batch, p_cache_seqlens, p_cache_leftpad, seqlen_q, seqlen_k, seqlen_new,
+            capacity, window_left, window_right, HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N,
+        )  # fmt: skip
+        if splits == 0:
+            return
+        slot = split
+        split -= first_slot
+    else:
+        b = place // (row_tiles * heads_kv)
+        slot = split * batch + b
+    head = place // row_tiles % heads_kv
+    packed = place % row_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = packed // GROUP
     heads = head * GROUP + packed % GROUP
     is_row = rows < seqlen_q
-    first_o = (split.to(tl.int64) * batch + b) * seqlen_q * (heads_kv * GROUP)
+    answers = seqlen_q * heads_kv * GROUP
+    o_offsets = rows * (heads_kv * GROUP) + heads
+    lse_offsets = heads * seqlen_q + rows
     if SPLIT:
-        p_lse = p_o + num_splits.to(tl.int64) * batch * seqlen_q * (heads_kv * GROUP) * HEAD_DIM
-    lse_offsets = first_o + heads * seqlen_q + rows
+        slot_o = slot.to(tl.int64) * answers
+        p_lse_parts = p_parts + num_slots.to(tl.int64) * answers * HEAD_DIM + slot_o
+        p_o_parts = p_parts + slot_o * HEAD_DIM
+    if BALANCE:
+        if (split == 0) & (place == 0):
+            p_shares = p_parts + num_slots.to(tl.int64) * answers * (HEAD_DIM + 1) + 2 * b
+            tl.store(p_shares, first_slot.to(tl.float32))
+            tl.store(p_shares + 1, splits.to(tl.float32))
 
     length = _real_length(p_cache_seqlens, b, True, seqlen_k, seqlen_new, capacity, RAGGED)
     leftpad = _left_padding(p_cache_leftpad, b, True, LEFTPAD)
     start, full_start, full_end, end = _key_tiles(
         length, leftpad, seqlen_q, window_left, window_right, HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N
     )
-    splits = num_splits
-    if BALANCE:
-        total = _tiles_of_batch(
-            p_cache_seqlens, p_cache_leftpad, batch, seqlen_q, seqlen_k, seqlen_new, capacity, window_left, window_right,
-            HAS_LEFT, HAS_RIGHT, LEFTPAD, BLOCK_N,
-        )  # fmt: skip
-        share = (end - start).to(tl.int64) * slots // tl.maximum(total.to(tl.int64) * (row_tiles * heads_kv), 1)
-        splits = tl.minimum(splits, share.to(tl.int32))
-    splits = tl.maximum(tl.minimum(splits, end - start), 1)
-    if SPLIT and split >= splits:
-        tl.store(p_lse + lse_offsets, tl.full([BLOCK_M], NEG_INF, tl.float32), mask=is_row)
-        return
+    if SPLIT and not BALANCE:
+        splits = tl.maximum(tl.minimum(splits, end - start), 1)
+        if split >= splits:
+            tl.store(p_lse_parts + lse_offsets, tl.full([BLOCK_M], NEG_INF, tl.float32), mask=is_row)
+            return
     first_tile = start + ((end - start).to(tl.int64) * split // splits).to(tl.int32)
     last_tile = start + ((end - start).to(tl.int64) * (split + 1) // splits).to(tl.int32)
 
@@ -364,11 +450,13 @@ def decode_kernel(
 
     if EARLY_COMBINE:
         gdc_launch_dependents()
-    o_offsets = (first_o + rows * (heads_kv * GROUP) + heads) * HEAD_DIM
-    for plane in tl.static_range(PLANES):
-        o, lse = softmax_finish(acc[plane], m, l, AXIS)
-        pointers = p_o + tl.expand_dims(o_offsets, AXIS) + tl.expand_dims(dims * PLANES + plane, 1 - AXIS)
-        mask = tl.expand_dims(is_row, AXIS) & tl.expand_dims(dims < DIMS, 1 - AXIS)
-        tl.store(pointers, (o * value_unit).to(p_o.dtype.element_ty), mask=mask)
-        if plane == 0 and p_lse is not None:
-            tl.store(p_lse + lse_offsets, lse, mask=is_row)
+    if SPLIT:
+        if BALANCE and splits == 1:
+            _store_answer(p_o, p_lse, b, answers, acc, m, l, value_unit, o_offsets, lse_offsets, is_row,
+                          PLANES, DIMS, HEAD_DIM, BLOCK_E, AXIS)  # fmt: skip
+        else:
+            _store(p_o_parts, p_lse_parts, acc, m, l, value_unit, o_offsets, lse_offsets, is_row,
+                   PLANES, DIMS, HEAD_DIM, BLOCK_E, AXIS)  # fmt: skip
+    else:
+        _store_answer(p_o, p_lse, b, answers, acc, m, l, value_unit, o_offsets, lse_offsets, is_row,
+                      PLANES, DIMS, HEAD_DIM, BLOCK_E, AXIS)  # fmt: skip

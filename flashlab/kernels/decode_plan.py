@@ -4,9 +4,9 @@ A ``Plan`` is a kind of call: shapes, strides, dtypes and options, but no length
 and keeps the compiled kernels. ``Plan.run`` chooses the splits and launches: one kernel where one split is enough, else
 two, of which the second starts early (programmatic dependent launch) where the GPU can.
 
-The split rule is hardware.splits_to_fill: floor(blocks_per_sm * SMs / rows), on real lengths. Lengths on the host give the
-exact number of programs. Lengths on the device are never copied back: the grid gets the most splits any row may want, the
-device shares them out (flashlab.kernels.decode), and ``SPARE_PROGRAMS`` bounds how many programs may find nothing to do.
+The split rule is hardware.splits_to_fill: floor(blocks_per_sm * SMs / rows), on real lengths. A batch whose lengths differ,
+or lie on the device, is shared out there in proportion to them (BALANCE in flashlab.kernels.decode): nothing is copied back,
+and the grid holds as many programs as any lengths may need, slots / programs of one batch row + batch.
 """
 
 import functools
@@ -23,11 +23,10 @@ from flashlab.kernels.decode import decode_kernel
 from flashlab.kernels.dequantise import FORMATS, has_fast_path
 from flashlab.kernels.kept import Kept, power_of_two
 
-MOST_ROWS = {1: 64, 0: 32}  # BLOCK_M at most, by AXIS; more rows become more tiles
-LEAST_ROWS = {1: 16, 0: 8}  # the tensor core's own side
+MOST_QUERIES = {1: 64, 0: 32}  # BLOCK_M at most, by AXIS; more become more tiles
+LEAST_QUERIES = {1: 16, 0: 8}  # the tensor core's own side
 SMALLEST_BLOCK_E = 16  # the shortest inner dimension tl.dot multiplies
 MOST_SPLITS = 256  # that the rule may choose: one kv head alone fills a GPU of that many SMs
-SPARE_PROGRAMS = 32  # idle programs a device-length launch may carry, per SM
 INTERPRETER_SMS = 8  # as if, so that the interpreter splits too
 VALUE_BOOST = {"native": 1.0, "fp8": 256.0, "int8": 128.0, "int4": 8.0}
 """A token's value scale is its largest value over the format's largest code. Times this it is about that largest value,
@@ -91,102 +90,90 @@ class Plan:
         table: (columns, stride) of block_table, or None.
         alibi_stride: elements between batch rows of alibi_slopes, or None without ALiBi.
         window: (left, right), -1 where open.
+        softcap: 0.0 is off.
     """
 
     def __init__(
         self, index, shape_q, shape_k, strides_q, strides_k, strides_v, strides_scales, dtype, format, table,
-        alibi_stride, window, softcap, ragged, batch_idx, leftpad,
+        alibi_stride, window, softmax_scale, softcap, ragged, batch_idx, leftpad,
     ):  # fmt: skip
-        self.batch, self.seqlen_q, self.heads_q, head_dim = self.shape_q = shape_q
-        self.heads_kv = shape_k[2]
-        self.format, self.dtype = format, dtype
+        self.batch, self.seqlen_q, self.heads_q, head_dim = shape_q
+        self.format, self.heads_kv = format, shape_k[2]
+        self.softmax_scale, self.softcap = softmax_scale, softcap
+        self.device, self.interpreting = device(index), backend.interpreting()
         self.capacity = shape_k[1] if table is None else shape_k[1] * table[0]
-        self.window_left, window_right = window
-        self.window_right = window_right if self.seqlen_q > 1 else -1  # a lone query stands at the last key
-        where = self.device = device(index)
-        self.interpreting = backend.interpreting()
-        group = self.heads_q // self.heads_kv
-        packed = self.seqlen_q * group
-        self.tile = self._tile(where, format, dtype, head_dim, packed)
-        axis = self.tile.AXIS
-        block_m = _row_block(packed, axis)
-        self.row_programs = self.heads_kv * math.ceil(packed / block_m)
-        self.early_combine = where.capability >= (9, 0)
-        planes = FORMATS[format]
-        page_size = 0 if table is None else shape_k[1]
-        token_scales = strides_scales is not None and any(strides_scales[:2])
-        self.strides = (
-            *strides_q, *strides_k, *strides_v, *(strides_scales or (0,) * 6),
-            0 if table is None else table[1], alibi_stride or 0,
-        )  # fmt: skip
-        self.ragged = ragged
+        self.window = window[0], window[1] if self.seqlen_q > 1 else -1  # a lone query stands at the last key
         self.indexed = ragged or batch_idx or leftpad or table is not None
+
+        group = self.heads_q // self.heads_kv
+        queries = self.seqlen_q * group
+        rows = self.batch * self.heads_kv * math.ceil(queries / MOST_QUERIES[1])
+        tile = self.tile = choose_tile(
+            self.device.table, format, dtype.itemsize, head_dim, queries, rows / self.device.sms
+        )
+        block_m = min(MOST_QUERIES[tile.AXIS], max(LEAST_QUERIES[tile.AXIS], power_of_two(queries)))
+        self.row_programs = self.heads_kv * math.ceil(queries / block_m)
+        self.rows = self.batch * self.row_programs
+        self.slots = tile.blocks_per_sm * self.device.sms
+        # The page number is a load of its own before K's and V's, which takes half the stages of the pipeline.
+        self.options = dict(
+            num_warps=tile.num_warps, num_stages=tile.num_stages if table is None else 2 * tile.num_stages - 1
+        )
+
+        early = self.device.capability >= (9, 0)
+        token_scales = strides_scales is not None and any(strides_scales[:2])
+        head_scales = strides_scales is not None and not token_scales
+        planes = FORMATS[format]
+        self.strides = (
+            *strides_q, *strides_k, *strides_v, *(strides_scales or (0,) * 6), table[1] if table else 0, alibi_stride or 0,
+        )  # fmt: skip
         constants = (
-            batch_idx, leftpad, page_size, softcap, alibi_stride is not None, self.window_left >= 0,
-            self.window_right >= 0, format, planes, has_fast_path(format, where.capability), token_scales,
-            strides_scales is not None and not token_scales, VALUE_BOOST[format], head_dim,
-            max(SMALLEST_BLOCK_E, power_of_two(head_dim // planes)), block_m, self.tile.BLOCK_N, axis,
+            batch_idx, leftpad, 0 if table is None else shape_k[1], softcap > 0.0, alibi_stride is not None, self.window[0] >= 0,
+            self.window[1] >= 0, format, planes, has_fast_path(format, self.device.capability), token_scales, head_scales,
+            VALUE_BOOST[format], head_dim, max(SMALLEST_BLOCK_E, power_of_two(head_dim // planes)), block_m, tile.BLOCK_N,
+            tile.AXIS,
         )  # fmt: skip
         self.constants = {  # by (whether it splits, whether the device shares splits out)
-            (split, balance): (group, ragged, balance, *constants, split, split and self.early_combine)
+            (split, balance): (group, ragged, balance, *constants, split, split and early)
             for split, balance in itertools.product((False, True), repeat=2)
         }
-        # The page number is a load of its own before K's and V's, which takes half the stages of the pipeline.
-        stages = self.tile.num_stages if table is None else 2 * self.tile.num_stages - 1
-        self.options = dict(num_warps=self.tile.num_warps, num_stages=stages)
         self.decode = Kept(decode_kernel)  # a plan fixes strides, dtypes and constants: whether it splits is the rest
+
         self.shape_lse = (self.batch, self.heads_q, self.seqlen_q)
-        rows_o, rows_lse = math.prod(shape_q), math.prod(self.shape_lse)
-        self.workspace = rows_o + rows_lse  # float32 numbers a split
-        self.slots = self.tile.blocks_per_sm * where.sms
-        self.rows = self.batch * self.row_programs
-        self.combine = Combine(
-            shape_q,
-            (rows_o, rows_o // max(self.batch, 1), self.heads_q * head_dim, head_dim,
-             rows_lse, self.heads_q * self.seqlen_q, self.seqlen_q, 1),
-            self.early_combine,
-        )  # fmt: skip
+        answers = self.seqlen_q * self.heads_q  # of a batch row
+        self.slot_size = answers * (head_dim + 1)  # float32 numbers of a partial: o and LSE
+        self.combine = {}
+        for balance in (False, True):
+            slots, rows = (1, 0) if balance else (self.batch, 1)  # a slot is one row's partial, or all rows'
+            strides_o = (slots * answers * head_dim, rows * answers * head_dim, self.heads_q * head_dim, head_dim)
+            strides_lse = (slots * answers, rows * answers, self.seqlen_q, 1)
+            self.combine[balance] = Combine(shape_q, (*strides_o, *strides_lse), balance, early)
 
-    def _tile(self, where, format, dtype, head_dim, packed):
-        rows = self.batch * self.heads_kv * math.ceil(packed / MOST_ROWS[1])
-        return choose_tile(where.table, format, dtype.itemsize, head_dim, packed, rows / where.sms)
-
-    def splits(self, lengths: list[int] | None, given: int) -> tuple[int, int]:
-        """(num_splits, slots) of a launch.
-
-        num_splits: programs a row. slots: programs the GPU runs at once, which the device shares out in proportion to
-        the rows' lengths; 0 where every row gets num_splits.
+    def splits(self, lengths: list[int] | None, given: int) -> tuple[int, bool]:
+        """(num_splits, balance) of a launch: programs a row, all alike; or, to balance, programs of all batch rows together.
 
         Args:
             lengths: of every row, where they are known on the host; one number if all are alike.
             given: the caller's num_splits; 0 leaves the choice to the rule.
         """
         if given > 0:
-            return given, 0
-        if lengths is None and self.batch > 1:
-            lone_row = splits_to_fill(self.row_programs, self.slots, 1, self._tiles(self.capacity), MOST_SPLITS)
-            most = max(self.slots, SPARE_PROGRAMS * self.device.sms) // max(self.rows, 1)
-            return max(1, min(lone_row, most)), self.slots
+            return given, False
         if lengths is None:
-            longest = self.capacity
-        elif len(lengths) == 1 or min(lengths) == max(lengths):
-            longest = lengths[0]
-        else:
-            tiles = [self._tiles(length) for length in lengths]
-            share = max(tiles) * self.slots // (sum(tiles) * self.row_programs)
-            return max(1, min(share, max(tiles), MOST_SPLITS)), self.slots
-        return splits_to_fill(self.rows, self.slots, 1, self._tiles(longest), MOST_SPLITS), 0
+            lengths = [self.capacity] if self.batch == 1 else [self.capacity, 0]
+        if len(lengths) == 1 or min(lengths) == max(lengths):
+            return splits_to_fill(self.rows, self.slots, 1, self._tiles(lengths[0]), MOST_SPLITS), False
+        most_tiles = self.batch * self._tiles(max(lengths))
+        return self.batch + min(self.slots // self.row_programs, most_tiles), True
 
     def _tiles(self, length: int) -> int:
         """Key tiles a row of that length visits, at most."""
-        if self.window_left >= 0:
-            length = min(length, self.window_left + self.seqlen_q + self.tile.BLOCK_N)
+        if self.window[0] >= 0:
+            length = min(length, self.window[0] + self.seqlen_q + self.tile.BLOCK_N)
         return max(1, -(-length // self.tile.BLOCK_N))
 
     def run(
         self, q, k, v, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
-        seqlen_k: int, seqlen_new: int, softmax_scale: float, softcap: float, lengths: list[int] | None, num_splits: int,
-        want_lse: bool = True,
+        seqlen_k: int, seqlen_new: int, lengths: list[int] | None, num_splits: int, want_lse: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
         """(out, lse): out like q but contiguous, lse float32 (batch, heads_q, seqlen_q), natural, or None if not wanted.
 
@@ -195,29 +182,28 @@ class Plan:
             seqlen_new: keys appended after those.
             lengths, num_splits: as ``splits`` takes them.
         """
-        out = torch.empty(self.shape_q, dtype=self.dtype, device=q.device)
-        lse = torch.empty(self.shape_lse, dtype=torch.float32, device=q.device) if want_lse else None
-        if self.rows == 0 or self.workspace == 0:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        lse = q.new_empty(self.shape_lse, dtype=torch.float32) if want_lse else None
+        if self.rows == 0 or self.slot_size == 0:
             return out, lse
-        num_splits, slots = self.splits(lengths, num_splits)
-        kind = split, balance = num_splits > 1, slots > 0
-        target = torch.empty(num_splits * self.workspace, dtype=torch.float32, device=q.device) if split else out
+        num_splits, balance = self.splits(lengths, num_splits)
+        split = balance or num_splits > 1
+        workspace = None
+        if split:
+            slots = num_splits if balance else num_splits * self.batch
+            workspace = q.new_empty(slots * self.slot_size + 2 * self.batch, dtype=torch.float32)
         if self.format != "native":
             k, v = k.view(torch.int16), v.view(torch.int16)
         with backend.on_device_of(q):
             self.decode(
                 (split, balance, want_lse),
-                (self.rows, num_splits, 1),
-                (q, k, v, k_scale, v_scale, target, None if split else lse,
+                (self.row_programs if balance else self.rows, num_splits, 1),
+                (q, k, v, k_scale, v_scale, out, lse, workspace,
                  cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes),
                 (*self.strides, self.batch, self.seqlen_q, seqlen_k, seqlen_new, self.capacity, self.heads_kv, num_splits,
-                 slots, softmax_scale, softcap, self.window_left, self.window_right, *self.constants[kind]),
-                **self.options,
+                 self.slots, self.softmax_scale, self.softcap, *self.window, *self.constants[split, balance]),
+                self.options,
             )  # fmt: skip
             if split:
-                self.combine(target, None, out, lse, num_splits)
+                self.combine[balance](workspace, None, out, lse, num_splits)
         return out, lse
-
-
-def _row_block(packed: int, axis: int) -> int:
-    return min(MOST_ROWS[axis], max(LEAST_ROWS[axis], power_of_two(packed)))

@@ -22,15 +22,18 @@ class Kept:
         self.kernel = kernel
         self.compiled = {}
 
-    def __call__(self, key, grid: tuple[int, int, int], tensors: tuple, numbers: tuple, **options) -> None:
+    def __call__(self, key, grid: tuple[int, int, int], tensors: tuple, numbers: tuple, options: dict) -> None:
         """Launch on ``tensors`` (None where there is none), then ``numbers``: all arguments in the kernel's order.
 
-        Numbers the kernel specialises on, and its constants, belong in the key.
+        Numbers the kernel specialises on, and its constants, belong in the key. ``options`` are Triton's (num_warps, ...).
         """
-        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        together = 0
-        for pointer in pointers:
-            together |= pointer or 0
+        pointers, together = [], 0
+        for tensor in tensors:
+            pointer = None
+            if tensor is not None:
+                pointer = tensor.data_ptr()
+                together |= pointer
+            pointers.append(pointer)
         compiled = None if together % ALIGNMENT else self.compiled.get(key)
         if compiled is not None:
             compiled[grid](*pointers, *numbers)

@@ -102,7 +102,7 @@ class HeavyHitters:
             k = k.float().repeat_interleave(heads_q // pool.heads_kv, 1)
             scores = torch.einsum("qhd,khd->hqk", q[layer].float(), k) * scale
             drawn += torch.softmax(scores.masked_fill(unseen, float("-inf")), -1).sum((0, 1))
-        self._drawn[sequence] = drawn + self._tally(sequence, length)
+        self._drawn[sequence] = drawn + self._tally(sequence, length).to(drawn.device)
         return self._drawn[sequence]
 
     def kept(self, sequence: int, length: int) -> list[int]:

@@ -62,6 +62,7 @@ zeros = lambda *shape, dtype=torch.float32: torch.zeros(*shape, dtype=dtype, dev
         (dict(k=zeros(2, 1, 2, 16), v=zeros(2, 1, 2, 16), cache_seqlens=None), ValueError, "cache_seqlens is None"),
         (dict(k=zeros(2, 1, 2, 16), v=zeros(2, 1, 2, 16), cache_seqlens=32), ValueError, "1 new: the cache holds 32"),
         (dict(rotary_cos=zeros(32, 4), rotary_sin=zeros(32, 4)), ValueError, "k is None"),
+        (dict(q=zeros(2, 1, 4, 32)[..., ::2]), ValueError, "q has strides"),
         (dict(k_scale=zeros(2), v_scale=zeros(2)), ValueError, "k_scale: a torch.float32 cache"),
         (dict(block_table=index([[0], [1]]), k_cache=zeros(2, 24, 2, 16), v_cache=zeros(2, 24, 2, 16)), ValueError, "24 tokens"),
         (dict(block_table=index([[0], [1]]), cache_batch_idx=index([0, 1])), ValueError, "cache_batch_idx: block_table"),

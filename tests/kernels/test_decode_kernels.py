@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashlab.kernels import backend, configs, decode_plan
+from flashlab.kernels.decode import _share_out
 from flashlab.kernels.decode_plan import Plan, Tile
 from flashlab.kernels.dequantise import FORMATS, has_fast_path, unpack
 from flashlab.kernels.kept import power_of_two
@@ -76,7 +77,7 @@ def plan(batch, heads_q, heads_kv, capacity, *, sms, seqlen_q=1, window=(-1, -1)
         strides = (capacity * heads_kv * 128, heads_kv * 128, 128)
         return Plan(
             0, (batch, seqlen_q, heads_q, 128), (batch, capacity, heads_kv, 128), (heads_q * 128,) * 3, strides, strides, None,
-            torch.bfloat16, "native", None, None, window, False, ragged, False, False,
+            torch.bfloat16, "native", None, None, window, 1.0, 0.0, ragged, False, False,
         )  # fmt: skip
     finally:
         decode_plan.device = original
@@ -88,9 +89,9 @@ def plan(batch, heads_q, heads_kv, capacity, *, sms, seqlen_q=1, window=(-1, -1)
 )
 def test_the_rule_fills_one_wave_and_no_more(batch, heads_kv, length, sms):
     p = plan(batch, 4 * heads_kv, heads_kv, 2**20, sms=sms)
-    num_splits, slots = p.splits([length], 0)
+    num_splits, balance = p.splits([length], 0)
     tiles = -(-length // p.tile.BLOCK_N)
-    assert slots == 0 and 1 <= num_splits <= tiles
+    assert not balance and 1 <= num_splits <= tiles
     if num_splits > 1:
         assert batch * heads_kv * num_splits <= p.tile.blocks_per_sm * sms
     if num_splits < min(tiles, 256):
@@ -108,15 +109,41 @@ def test_splits_follow_real_lengths_not_capacity():
     assert window.splits([2**20], 0)[0] <= 2 + 64 // window.tile.BLOCK_N
 
 
-def test_an_uneven_batch_splits_its_long_rows():
-    p = plan(8, 32, 8, 2**20, sms=132)
-    even, _ = p.splits([1000] * 8, 0)
-    uneven, slots = p.splits([100] * 7 + [100000], 0)
-    assert slots > 0 and uneven > 4 * even
-    unknown, slots = p.splits(None, 0)
-    assert slots > 0 and unknown >= uneven and unknown * 64 <= max(slots, 32 * 132)
-
-
 def test_a_given_number_is_taken():
     p = plan(2, 8, 2, 4096, sms=132)
-    assert [p.splits(lengths, 7) for lengths in (None, [5], [5, 9])] == [(7, 0)] * 3
+    assert [p.splits(lengths, 7) for lengths in (None, [5], [5, 9])] == [(7, False)] * 3
+
+
+@triton.jit
+def _every_share(p_first, p_row, p_splits, p_lengths, batch, slots, programs_each, BLOCK_N: tl.constexpr):
+    work = tl.program_id(0)
+    row, first, splits = _share_out(
+        work, slots, programs_each, batch, p_lengths, None, 1, 0, 0, 2**30, -1, -1, False, False, False, BLOCK_N
+    )
+    tl.store(p_row + work, row)
+    tl.store(p_first + work, first)
+    tl.store(p_splits + work, splits)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 3000), min_size=2, max_size=9), many=st.booleans(), sms=st.integers(1, 60),
+    heads_kv=st.sampled_from([1, 3, 8]),
+)  # fmt: skip
+def test_a_balanced_batch_gets_programs_in_proportion(lengths, many, sms, heads_kv):
+    """Every row is some run of programs, the runs follow one another, and the grid holds them all."""
+    lengths = lengths * 16 if many else lengths  # past one chunk of rows
+    p = plan(len(lengths), 4 * heads_kv, heads_kv, 2**12, sms=sms)
+    programs, balance = p.splits(lengths, 0)
+    if not balance:
+        return
+    first, row, splits = (torch.full((programs,), -1, dtype=torch.int32, device=DEVICE) for _ in range(3))
+    given_lengths = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    _every_share[(programs,)](first, row, splits, given_lengths, len(lengths), p.slots, p.row_programs, p.tile.BLOCK_N)
+    tiles = [-(-length // p.tile.BLOCK_N) for length in lengths]
+    share = [max(1, min(t, t * p.slots // max(1, sum(tiles) * p.row_programs))) for t in tiles]
+    expected = [(b, sum(share[:b]), n) for b, n in enumerate(share) for _ in range(n)]
+    got = list(zip(row.tolist(), first.tolist(), splits.tolist(), strict=True))
+    assert len(expected) <= programs and got[: len(expected)] == expected
+    assert all(splits == 0 for _, _, splits in got[len(expected) :])
+    assert p.row_programs * (sum(share) - len(lengths)) <= p.slots
