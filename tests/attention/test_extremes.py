@@ -133,9 +133,9 @@ def test_the_same_bits_every_time(bench, options):
 def test_past_2_31_elements(bench, layout):
     """Offsets of 2^31 and more, between sequences and inside one; the far end is what is compared."""
     if layout == "many rows":
-        shape, tokens = (3, 66_000, 96, 128), 66_000  # 2.4e9 elements, each sequence 8.1e8
+        shape = 3, 66_000, 96, 128  # 2.4e9 elements, each sequence 8.1e8
     else:
-        shape, tokens = (1, 1100, 16_384, 128), 1100  # 2.3e9 elements in one sequence
+        shape = 1, 1100, 16_384, 128  # 2.3e9 elements in one sequence
     huge = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
     assert huge.numel() > 2**31
     heads = slice(shape[2] - 2, shape[2])

@@ -69,7 +69,7 @@ def sample(count, tiles):
         yield Case(head_dim, seqlens, heads, mask, softcap, alibi, dtype, batch, bool(heads_first))
 
 
-CASES = list(sample(240, 10**9) if ON_GPU else sample(60, 100))
+CASES = list(sample(140, 10**9) if ON_GPU else sample(60, 100))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
