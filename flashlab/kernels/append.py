@@ -157,7 +157,7 @@ def append(
             (q, k, v, rotated, k_cache, v_cache, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table),
             (*strides, seqlen_new, seqlen_q, tokens, capacity, heads_kv, heads_q,
              rotary_cos.shape[0] if rotary_dim else 0, *constants),
-            dict(num_warps=4),
+            num_warps=4,
         )  # fmt: skip
     for place, written in zip(places, (k_cache, v_cache), strict=True):
         if written is not place:

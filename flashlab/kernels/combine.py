@@ -23,7 +23,7 @@ from flashlab.kernels.kept import Kept, power_of_two
 MOST_PARTIALS = 256  # of a tile; more are merged tile after tile
 BALANCED_PARTIALS = 64  # of a tile where rows have runs of different lengths
 COLUMNS = 32  # of a program: rows * head_dim / COLUMNS programs fill the GPU even for one row of queries
-WIDE = 2048  # elements of a tile from which four warps share it
+WIDE = 64  # partials of a tile from which four warps share it
 MERGE_TILE = 2048  # elements of a tile of merge_pair
 
 
@@ -124,12 +124,13 @@ class Combine:
     def __init__(
         self, shape: tuple[int, int, int, int], strides: tuple[int, ...], balance: bool = False, started_early: bool = False
     ):
-        self.balance = balance
-        batch, self.seqlen, self.heads, self.head_dim = shape
-        self.block_d = min(COLUMNS, power_of_two(self.head_dim))
-        self.grid = (batch * self.seqlen * self.heads, -(-self.head_dim // self.block_d), 1)
-        self.strides = strides
-        self.started_early = started_early
+        batch, seqlen, heads, head_dim = shape
+        block_d = min(COLUMNS, power_of_two(head_dim))
+        self.grid = (batch * seqlen * heads, -(-head_dim // block_d), 1)
+        self.strides, self.sizes = strides, (seqlen, heads, head_dim)
+        self.rest = (block_d, balance, started_early)
+        self.block_n = BALANCED_PARTIALS if balance else None
+        self.options = dict(launch_pdl=True) if started_early else {}
         self.launch = Kept(combine_kernel)
 
     def __call__(self, o_parts, lse_parts, o, lse, num_partials: int) -> None:
@@ -137,12 +138,10 @@ class Combine:
 
         lse_parts None: the LSEs follow the partials in o_parts. lse None: it is not wanted.
         """
-        block_n = min(MOST_PARTIALS, power_of_two(num_partials)) if not self.balance else BALANCED_PARTIALS
+        block_n = self.block_n or min(MOST_PARTIALS, power_of_two(num_partials))
         self.launch(
             (block_n, lse is None), self.grid, (o_parts, lse_parts, o, lse),
-            (*self.strides, num_partials, self.seqlen, self.heads, self.head_dim, block_n, self.block_d, self.balance,
-             self.started_early),
-            dict(num_warps=4 if block_n * self.block_d >= WIDE else 1) | (dict(launch_pdl=True) if self.started_early else {}),
+            (*self.strides, num_partials, *self.sizes, block_n, *self.rest), num_warps=4 if block_n >= WIDE else 1, **self.options,
         )  # fmt: skip
 
 
@@ -185,5 +184,4 @@ def merge_pair(
             (-(-rows // block_m), 1, 1),
             (o_a, lse_a, o_b, lse_b, o, lse),
             (*strides, rows, seqlen, heads, head_dim, block_m, block_d),
-            {},
         )

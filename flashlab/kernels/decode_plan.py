@@ -202,7 +202,7 @@ class Plan:
                  cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes),
                 (*self.strides, self.batch, self.seqlen_q, seqlen_k, seqlen_new, self.capacity, self.heads_kv, num_splits,
                  self.slots, self.softmax_scale, self.softcap, *self.window, *self.constants[split, balance]),
-                self.options,
+                **self.options,
             )  # fmt: skip
             if split:
                 self.combine[balance](workspace, None, out, lse, num_splits)

@@ -22,7 +22,7 @@ class Kept:
         self.kernel = kernel
         self.compiled = {}
 
-    def __call__(self, key, grid: tuple[int, int, int], tensors: tuple, numbers: tuple, options: dict) -> None:
+    def __call__(self, key, grid: tuple[int, int, int], tensors: tuple, numbers: tuple, **options) -> None:
         """Launch on ``tensors`` (None where there is none), then ``numbers``: all arguments in the kernel's order.
 
         Numbers the kernel specialises on, and its constants, belong in the key. ``options`` are Triton's (num_warps, ...).
