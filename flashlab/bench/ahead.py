@@ -21,7 +21,7 @@ def compile_ahead(kinds: list[str], which: str, names: list[str] | None, process
         for kind in kinds
         for case in cases(kind, which)
         for peer in peers.choose(kind, names)
-        if peer.absent() is None and peer.refuses(case) is None
+        if peer.compiles and peer.absent() is None and peer.refuses(case) is None
     ]
     # FlexAttention's pairs last longest: they go first, one to a process after another.
     jobs.sort(key=lambda job: job[1] not in ("torch-flex", "flash-attn-4"))

@@ -102,7 +102,7 @@ def _decode(case: Case, part: GPU) -> list[Count]:
     tile = decode_plan.choose_tile(configs.table_of(*_capability(part)), format, 2, case.head_dim, group, heads / part.sms)
     key_blocks = math.ceil(case.seqlen_k / tile.BLOCK_N)
     num_splits = splits_to_fill(heads, part.sms, tile.blocks_per_sm, key_blocks, decode_plan.MOST_SPLITS)
-    block_m = min(decode_plan.MOST_ROWS[tile.AXIS], max(decode_plan.LEAST_ROWS[tile.AXIS], 1 << (group - 1).bit_length()))
+    block_m = min(decode_plan.MOST_QUERIES[tile.AXIS], max(decode_plan.LEAST_QUERIES[tile.AXIS], 1 << (group - 1).bit_length()))
     grid = decode_grid(
         batch=case.batch, heads_q=case.heads_q, heads_kv=case.heads_kv, seqlen_k=case.seqlen_k, block_m=block_m,
         block_n=tile.BLOCK_N, num_splits=num_splits,

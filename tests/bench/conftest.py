@@ -44,6 +44,7 @@ class Torch:
     """Attention by torch, on whatever device the tensors are."""
 
     title, role, kinds, seconds = "torch", "rival", ("prefill", "train", "decode"), 1e-3
+    compiles = False
     off = 0.0
 
     def __init__(self, name, role="rival", off=0.0):

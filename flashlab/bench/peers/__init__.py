@@ -5,6 +5,7 @@ A peer is an object with
     name, title         as the record and as the table has it
     role                "ours"; "rival": ranked against us; "variant": ours in another form, not ranked; "floor": less work
     kinds               which of prefill, train, decode it can do
+    compiles            whether its first call of a shape may wait for a compiler
     version()           of the library behind it
     absent()            why it is not here at all, or None
     refuses(case)       why it does not do this case, or None
@@ -27,6 +28,7 @@ class Peer(Protocol):
     title: str
     role: str
     kinds: tuple[str, ...]
+    compiles: bool
 
     def version(self) -> str | None: ...
 

@@ -17,7 +17,7 @@ WORKSPACE_BYTES = 256 * 2**20
 class Installed:
     """A peer that is a package. Subclasses say how to call it on q, k, v (batch, seqlen, heads, head_dim)."""
 
-    role = "rival"
+    role, compiles = "rival", False
     name: str
     title: str
     kinds = ("prefill", "train", "decode")
@@ -62,6 +62,7 @@ class FlashAttention2(Installed):
 
 class FlashAttention4(Installed):
     name, title, distribution, module = "flash-attn-4", "FlashAttention-4", "flash-attn-4", "flash_attn.cute"
+    compiles = True
 
     def attention(self, case):
         from flash_attn.cute import flash_attn_func
@@ -75,7 +76,7 @@ class FlashAttention4(Installed):
 
 class FlashInfer(Installed):
     name, title, distribution, module = "flashinfer", "FlashInfer", "flashinfer-python", "flashinfer"
-    kinds = ("prefill", "decode")
+    kinds, compiles = ("prefill", "decode"), True
 
     def refuses(self, case):
         if case.kind == "prefill" and case.batch > 1:

@@ -11,6 +11,7 @@ class Flashlab:
     """The public functions, as a user calls them."""
 
     name, title, role, kinds = "flashlab", "flashlab", "ours", ("prefill", "train", "decode")
+    compiles = True
     num_splits = 0
 
     def version(self):

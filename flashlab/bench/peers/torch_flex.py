@@ -21,6 +21,7 @@ FALLEN_BACK = "without torch.compile"
 
 class Flex:
     name, title, role, kinds = "torch-flex", "FlexAttention (torch)", "rival", ("prefill", "train", "decode")
+    compiles = True
 
     def version(self):
         return f"torch {torch.__version__}"

@@ -17,7 +17,7 @@ MOST_SCORE_BYTES = 8 * 2**30  # what math, which stores the scores, may take
 
 
 class Sdpa:
-    role = "rival"
+    role, compiles = "rival", False
 
     def __init__(self, name: str, title: str, backend: SDPBackend, kinds=("prefill", "train", "decode")):
         self.name, self.title, self.backend, self.kinds = name, title, backend, kinds
