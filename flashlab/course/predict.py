@@ -9,24 +9,24 @@ from flashlab.course.report import say
 from flashlab.course.spec import Prediction
 
 
-def predict(id: str, **said: Any) -> None:
+def predict(id: str, *bare: Any, **said: Any) -> None:
     """Print the prediction ``id`` (``GB=...``), or commit to a number (``GB=0.27``), score it and say why.
 
     The first number is the one that counts. What the package computes is compared with it: within 10% a full point, within a
     factor of two half a point. The total is over every prediction committed to so far, in all lessons.
     """
     prediction = lessons.prediction(id)
-    if list(said.values()) == [...] and units.factor(next(iter(said)), prediction.unit):
+    if not bare and list(said.values()) == [...] and units.factor(next(iter(said)), prediction.unit):
         say(f"{id}  {prediction.question}", later=2)
         say(f'Put a number for the dots and run the cell again: predict("{id}", {prediction.unit}=...)', 2)
         return
-    value, problem = _in_unit(prediction, said)
+    value, problem = _in_unit(prediction, {} if bare else said)  # a bare number has no unit
     if problem:
         print(f"{id}  {problem}")
         return
     actual = float(prediction.answer())
     committed = state.update("predictions", id, lambda old: old or {"said": value, "points": points(value, actual)})
-    unit = prediction.unit
+    unit = _unit(prediction)
     say(f"You said {_number(value)} {unit}. {prediction.source}: {_number(actual)} {unit}. {_off(value, actual)} "
         f"{prediction.explain(value, actual)}")
     say(f"({_first(prediction, committed, value)}Scored: within 10% full, within 2x half. {_total()})")
@@ -67,6 +67,10 @@ def _in_unit(prediction: Prediction, said: dict[str, Any]) -> tuple[float | None
     return value * scale, ""
 
 
+def _unit(prediction: Prediction) -> str:
+    return prediction.unit.replace("_per_", "/")
+
+
 def _number(value: float) -> str:
     """Three digits that matter, without an exponent where one can do without."""
     if value == int(value) and abs(value) < 1e6:
@@ -88,7 +92,7 @@ def _off(said: float, actual: float) -> str:
 def _first(prediction: Prediction, committed: dict, value: float) -> str:
     if math.isclose(committed["said"], value):
         return ""
-    return f"Your first answer counts: {_number(committed['said'])} {prediction.unit}, {committed['points']:g} of 1. "
+    return f"Your first answer counts: {_number(committed['said'])} {_unit(prediction)}, {committed['points']:g} of 1. "
 
 
 def _total() -> str:

@@ -44,7 +44,8 @@ def fill(workbook: Path) -> list[str]:
     _write(workbook / COPIED, copied)
     if new:
         said.insert(0, f"Copied into {workbook.name}/: {', '.join(new)}.")
-    said.append(f"Open {workbook.name}/{found[0].name} first; your answers are kept in {workbook.name}/answers.json.")
+    kept = "" if new else f"Your lessons in {workbook.name}/ are as you left them. "
+    said.append(f"{kept}Open {workbook.name}/{found[0].name} first; your answers are kept in {workbook.name}/answers.json.")
     return said
 
 

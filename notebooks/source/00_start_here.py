@@ -14,7 +14,6 @@ import itertools
 import math
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from flashlab.course import check, hint, predict, progress, quiz, solution, start
 from flashlab.course.lessons.lesson_00 import pictures, read_gb_per_s_by_latency, recorded
@@ -25,7 +24,7 @@ start("00")
 # %% [markdown]
 # That cell is the **canary**. Every lesson begins with it. It says where kernels will run, and it has just run a small
 # Triton kernel and compared the result with float64. So a broken installation is named here, with what to do about it.
-# On the command line `flashlab doctor` says the same at more length.
+# In a terminal `.venv/bin/flashlab doctor`, from the folder of your clone, says the same at more length.
 #
 # ## How a lesson works
 #
@@ -150,9 +149,9 @@ pictures.latencies(clock_ghz=recorded.CLOCK_GHZ)
 #
 # $$\text{bytes under way} = \text{bandwidth} \times \text{latency}$$
 #
-# For the H200's 4.8 TB/s and 353 ns that is 1.7 MB, or 12.8 kB for each SM, at every moment. A block of 256 threads that
-# each wait for one 16-byte load has 4 kB under way. (A *block*, in Triton a *program*, is a group of warps that one SM
-# takes on together.) So what do you expect of one block on each SM?
+# For the H200's 4.8 TB/s and 353 ns that is 1.7 MB, or 12.8 kB for each SM, at every moment. What has a block of 256
+# threads under way? (A *block*, in Triton a *program*, is a group of warps that one SM takes on together.) *Suppose* that
+# each thread waits for one 16-byte load at a time: then it is 4 kB. So what do you expect of one block on each SM?
 
 # %%
 predict("00.one_block_per_sm", GB_per_s=...)
@@ -165,8 +164,10 @@ for blocks, rate in measured.UNDERFILL:
 pictures.underfill()
 
 # %% [markdown]
-# The prediction is one line: 4096 bytes a block over 353 ns, and never more than the 4445 GB/s that a read was seen to reach.
-# It is a little too hopeful, since a loaded memory answers later than an idle one. But it has the shape.
+# The prediction is one line: 4096 bytes a block over 353 ns, and never more than the datasheet's 4800 GB/s. One load of 16
+# bytes under way for each thread is an assumption in it: nobody counted them. Read the first row backwards to see how good
+# it is: 10.5 GB/s times 353 ns are 3.7 kB. The prediction is too hopeful, by 10% for one block and by 27% for 264, probably
+# because a loaded memory answers later than an idle one. But it has the shape.
 #
 # Look at 32 blocks: 325 GB/s, **7%** of the datasheet. A decode step of a small batch launches about that many. Hold on to
 # that picture until lesson 08.
@@ -332,7 +333,7 @@ else:
 # > - A batch reuses weights: about 230 rows fill an H200, 1 row leaves 99.5% of its arithmetic idle.
 #
 # **Left out.** Clocks drop under load, so no kernel sees the datasheet's peak: the best product recorded on that H200 ran
-# at 690 of 989 TFLOP/s, the best read at 4445 of 4800 GB/s. Caches: the roofline here counts HBM alone, and work that fits the L2 can beat it.
+# at 690 of 989 TFLOP/s, the best read above at 4524 of 4800 GB/s. Caches: the roofline here counts HBM alone, and work that fits the L2 can beat it.
 # Where the idea loses: for kernels of a few microseconds the launch itself costs as much, and no roofline shows that.
 #
 # **Read next.** Williams, Waterman, Patterson, *Roofline: an insightful visual performance model* (CACM 52(4), 2009). Luo et al.,

@@ -116,6 +116,9 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
 #
 # Take the row's maximum for m. Then no exponent is above 0, and nothing overflows. The same m gives the **log-sum-exp**, the one
 # number that sums up a row of scores: $\text{lse} = m + \log \sum_j e^{s_j - m}$.
+#
+# Mind one case. A score of −∞ stands for a key that must not be looked at; the next section needs that. Where a whole row is −∞,
+# the sum is empty, and its logarithm, the lse, is −∞ too.
 
 # %%
 # spec: 01.logsumexp

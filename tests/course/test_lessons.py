@@ -4,7 +4,10 @@ import ast
 import importlib
 import inspect
 import math
+import os
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 
@@ -74,6 +77,17 @@ def test_a_lesson_has_enough_to_do(lesson):
     ids = [item.id for item in (*lesson.exercises, *lesson.predictions, *lesson.questions)]
     assert len(set(ids)) == len(ids) and all(id.startswith(f"{lesson.number}.") for id in ids)
     assert lesson.name.startswith(f"{lesson.number}_") and lesson.title
+
+
+@each_lesson
+def test_the_first_cell_turns_the_interpreter_on_by_itself(lesson):
+    """In a fresh Python, where nothing has set TRITON_INTERPRET: an import that loads triton too early would be seen here."""
+    pytest.importorskip("triton")
+    cell = next(cell for cell in notebook.assemble(lesson.name).cells if cell.cell_type == "code")
+    env = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "FLASHLAB_WORKBOOK")}
+    command = [sys.executable, "-c", cell.source]
+    ran = subprocess.run(command, env=env | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=120)
+    assert "Kernels run on: CPU" in ran.stdout, ran.stdout + ran.stderr
 
 
 @each_exercise

@@ -17,6 +17,11 @@ def say(toy, capsys):
     return make
 
 
+def test_a_bare_number_is_asked_for_its_unit(toy, capsys):
+    predict("77.size", 8)
+    assert "with its unit: predict(" in capsys.readouterr().out and state.read()["predictions"] == {}
+
+
 def test_dots_print_the_question(say):
     said = say("77.size", GB=...)
     assert "How large are 1e9 float64?" in said and 'predict("77.size", GB=...)' in said

@@ -7,7 +7,7 @@ from flashlab.hardware import gpu, measured
 
 H200 = gpu("h200")
 LLAMA_3_8B = 8_030_261_248  # parameters; the config is meta-llama/Meta-Llama-3-8B's
-BLOCK_BYTES = 256 * 16  # under way at a time: a block of 256 threads, one 16-byte load each
+BLOCK_BYTES = 256 * 16  # supposed under way: a block of 256 threads, one 16-byte load each; not measured
 
 
 def resident_threads() -> float:
@@ -24,9 +24,9 @@ def read_gb_per_s(blocks: int) -> float:
 
 
 def read_gb_per_s_by_latency(blocks: int) -> float:
-    """Little's law: bytes under way over the time each load takes, and no more than the memory gives."""
+    """Little's law: the bytes supposed under way over the time each load takes, and no more than the datasheet's rate."""
     latency = LATENCY_NS[-1][2] * 1e-9
-    return min(blocks * BLOCK_BYTES / latency, measured.READ_BYTES_PER_S) / 1e9
+    return min(blocks * BLOCK_BYTES / latency, H200.hbm_bytes_per_s) / 1e9
 
 
 def matvec_percent() -> float:

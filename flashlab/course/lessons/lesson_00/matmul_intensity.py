@@ -1,12 +1,13 @@
 """00.matmul_intensity: FLOP per byte of a matrix product."""
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 
 def spec(m, n, k, element_bytes):
+    from torch.utils.flop_counter import FlopCounterMode  # not at the top: it loads triton, and start() comes first
+
     a, b = torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")
     with FlopCounterMode(display=False) as counter:  # PyTorch counts its own FLOP
         c = a @ b
@@ -39,6 +40,10 @@ def elements_for_bytes(m, n, k, element_bytes):
 
 def upside_down(m, n, k, element_bytes):
     return (m * k + k * n + m * n) * element_bytes / (2 * m * n * k)
+
+
+def bytes_on_top(m, n, k, element_bytes):
+    return 2 * m * n * k / element_bytes * (m * k + k * n + m * n)
 
 
 def nothing_is_reused(m, n, k, element_bytes):
@@ -103,6 +108,11 @@ EXERCISE = Exercise(
             upside_down,
             "This is bytes per FLOP, the quotient upside down. A large matrix product should have a large intensity.",
             "The unit is FLOP per byte: which of the two goes on top?",
+        ),
+        Mistake(
+            bytes_on_top,
+            "This multiplies by the elements instead of dividing: a / b * c is (a / b) * c in Python.",
+            "What belongs under the fraction bar, and do parentheses hold it together?",
         ),
         Mistake(
             nothing_is_reused,

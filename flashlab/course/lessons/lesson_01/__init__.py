@@ -58,7 +58,7 @@ def _prefill(said, actual):
     narrow = naive_bytes.inputs_and_output_only(PROMPT, PROMPT, **LLAMA) / 1e9
     return (
         f"S and P, each written and read: 4 x 32 heads x 8192^2 x 2 bytes = {actual - narrow:.1f} GB. q, k, v and o together "
-        f"are {narrow:.2f} GB, {actual / narrow:.0f} times less."
+        f"are {narrow:.2f} GB, {(actual - narrow) / narrow:.0f} times less."
     )
 
 

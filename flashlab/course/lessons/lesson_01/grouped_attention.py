@@ -62,13 +62,25 @@ def rows_shuffled(q, k, v):
     return (torch.softmax(s, dim=-1) @ v).reshape(q.shape)
 
 
+def groups_dealt(q, k, v):
+    heads_kv, _, head_dim = k.shape
+    rows = q.reshape(-1, heads_kv, q.shape[1], head_dim).transpose(0, 1).reshape(heads_kv, -1, head_dim)
+    s = (rows * head_dim**-0.5) @ k.transpose(-2, -1)
+    return (torch.softmax(s, dim=-1) @ v).reshape(q.shape)
+
+
+def left_folded(q, k, v):
+    rows = q.reshape(k.shape[0], -1, k.shape[-1])
+    return torch.softmax((rows * k.shape[-1] ** -0.5) @ k.transpose(-2, -1), dim=-1) @ v
+
+
 def _qkv(seed, heads_q, heads_kv, queries, keys, head_dim):
     shapes = ((heads_q, queries), (heads_kv, keys), (heads_kv, keys))
     return tuple(normal(seed + i, *shape, head_dim) for i, shape in enumerate(shapes))
 
 
 def _case(seed, *sizes):
-    return Case("heads_q = {}, heads_kv = {}, {} queries, {} keys, head_dim = {}".format(*sizes), _qkv(seed, *sizes))
+    return Case("heads_q = {}, heads_kv = {}, seqlen_q = {}, seqlen_k = {}, head_dim = {}".format(*sizes), _qkv(seed, *sizes))
 
 
 def _groups():
@@ -155,6 +167,17 @@ EXERCISE = Exercise(
             scale_forgotten,
             "This is what comes out without the scale head_dim ** -0.5.",
             "What stood in the first line of your attention?",
+        ),
+        Mistake(
+            groups_dealt,
+            "This cuts the query heads into (group, heads_kv) and then swaps the two, so that a KV head gets heads that are "
+            "heads_kv apart. Neighbours share a KV head: the KV head is the slow dimension already, and nothing has to be swapped.",
+            "Print q.reshape(...) for a q that holds its own head numbers: which heads stand beside KV head 0?",
+        ),
+        Mistake(
+            left_folded,
+            "This is right, but still folded: heads_kv tables, each with the rows of all heads of its group.",
+            "Which shape has q, and in which order do your rows stand?",
         ),
         Mistake(
             rows_shuffled,

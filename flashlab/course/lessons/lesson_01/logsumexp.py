@@ -50,6 +50,11 @@ def column_kept(s):
     return torch.logsumexp(s, dim=-1, keepdim=True)
 
 
+def column_plus_row(s):
+    m = s.amax(dim=-1, keepdim=True)
+    return m + torch.log(torch.exp(s - m).sum(dim=-1))
+
+
 def maximum_is_no_column(s):
     m = s.amax(dim=-1)
     return m + torch.log(torch.exp(s - m).sum(dim=-1))
@@ -130,6 +135,12 @@ EXERCISE = Exercise(
             column_kept,
             "The numbers are right, but they stand in a column: shape (rows, 1) instead of (rows,).",
             "keepdim=True is handy for subtracting. Who takes the extra dimension away again?",
+        ),
+        Mistake(
+            column_plus_row,
+            "This adds a column, m of shape (rows, 1), to a row, the sums of shape (rows,): broadcasting makes a table of it, "
+            "with every maximum against every sum.",
+            "m was kept as a column for the subtraction. Which shape must it have for the addition?",
         ),
         Mistake(
             maximum_is_no_column,

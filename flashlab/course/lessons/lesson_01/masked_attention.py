@@ -68,6 +68,26 @@ def minus_a_billion(q, k, v, causal):
     return torch.softmax(s, dim=-1) @ v, torch.logsumexp(s, dim=-1)
 
 
+def hidden_is_zero(q, k, v, causal):
+    s = _scores(q, k, _bottom_right, causal, fill=0.0)
+    return torch.softmax(s, dim=-1) @ v, torch.logsumexp(s, dim=-1)
+
+
+def always_causal(q, k, v, causal):
+    return solution(q, k, v, True)
+
+
+def never_causal(q, k, v, causal):
+    return solution(q, k, v, False)
+
+
+def not_divided(q, k, v, causal):
+    s = _scores(q, k, _bottom_right, causal)
+    m = s.amax(dim=-1, keepdim=True)
+    e = torch.exp(s - m.masked_fill(m == -math.inf, 0))
+    return e @ v, torch.logsumexp(s, dim=-1)
+
+
 def top_left(q, k, v, causal):
     s = _scores(q, k, lambda i, j, offset: j > i, causal)
     return torch.softmax(s, dim=-1) @ v, torch.logsumexp(s, dim=-1)
@@ -93,11 +113,11 @@ def lse_without_scale(q, k, v, causal):
     return p @ v, torch.logsumexp(_scores(q * q.shape[-1] ** 0.5, k, _bottom_right, causal), dim=-1)
 
 
-def _case(seed, heads, queries, keys, head_dim, causal, scale=1.0):
+def _case(seed, heads, queries, keys, head_dim, causal, scale=1.0, tolerance=1e-9):
     rows = (queries, keys, keys)
     q, k, v = (normal(seed + i, heads, n, head_dim) for i, n in enumerate(rows))
-    label = f"{heads} heads, {queries} queries, {keys} keys, head_dim = {head_dim}, causal = {causal}"
-    return Case(label + (f", q times {scale:g}" if scale != 1 else ""), (scale * q, k, v, causal))
+    label = f"heads = {heads}, seqlen_q = {queries}, seqlen_k = {keys}, head_dim = {head_dim}, causal = {causal}"
+    return Case(label + (f", q times {scale:g}" if scale != 1 else ""), (scale * q, k, v, causal), tolerance)
 
 
 def _full():
@@ -113,7 +133,7 @@ def _cache():
 
 
 def _nothing_to_see():
-    return [_case(60, 1, 5, 3, 4, True)]
+    return [_case(60, 1, 5, 3, 4, True, tolerance=1e-6)]  # room for the rounding of lse beside scores of -1e9
 
 
 def _large():
@@ -158,6 +178,26 @@ EXERCISE = Exercise(
             "This hides a key with -1e9 instead of -inf. A query that sees nothing then sees everything a little: the softmax "
             "of equal numbers is flat, and o is the average of all values.",
             "With all of a row at -1e9, what does the softmax give?",
+        ),
+        Mistake(
+            hidden_is_zero,
+            "This sets hidden scores to 0. exp(0) is 1: a hidden key weighs as much as any other with a score of 0.",
+            "Which score has a weight of exactly 0?",
+        ),
+        Mistake(
+            always_causal,
+            "This masks always. Without causal every query sees every key.",
+            "Where does your function ask for causal?",
+        ),
+        Mistake(
+            never_causal,
+            "This never masks: causal has no effect on it.",
+            "Which scores must be hidden when causal is True?",
+        ),
+        Mistake(
+            not_divided,
+            "lse is right. o is a sum of values weighted by exp(s - m), not an average: the weights do not add up to 1.",
+            "exp(s - m) has to be divided by something, or m has to be something else. Which sum is missing?",
         ),
         Mistake(
             top_left,

@@ -51,6 +51,16 @@ def one_length_for_all(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_
     return element_bytes * heads_q * (4 * seqlen_q * head_dim + 4 * seqlen_q * seqlen_k)
 
 
+def square_scores(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes):
+    wide = 4 * heads_q * (seqlen_q * seqlen_q - seqlen_q * seqlen_k)
+    return _bytes(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes) + element_bytes * wide
+
+
+def output_forgotten(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes):
+    output = element_bytes * heads_q * seqlen_q * head_dim
+    return _bytes(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes) - output
+
+
 def elements(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, element_bytes):
     return _bytes(seqlen_q, seqlen_k, head_dim, heads_q, heads_kv, 1)
 
@@ -132,6 +142,16 @@ EXERCISE = Exercise(
             "This is 4 N d + 4 N^2 with one N and one number of heads: right for a square, where all four narrow tensors have the "
             "same shape. k and v have their own length and their own heads, and in a decode step they are nearly everything.",
             "For one query and 131,072 keys: how large is q, and how large is k?",
+        ),
+        Mistake(
+            square_scores,
+            "This takes S for a square of seqlen_q x seqlen_q. It has a row for each query and a column for each key.",
+            "One query, 131,072 keys: how many scores are there?",
+        ),
+        Mistake(
+            output_forgotten,
+            "This leaves out one of the tensors that are as large as q: q is read, and o is written.",
+            "Where is the result when the third kernel is done, and how did it get there?",
         ),
         Mistake(
             elements,
