@@ -10,6 +10,8 @@ from pathlib import Path
 
 import flashlab
 
+MEASURED = ("flashlab/kernels", "flashlab/attention", "flashlab/bench")  # the code whose speed a record tells
+
 STATE = {
     "sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "power_w": "power.draw", "temperature_c": "temperature.gpu",
 }  # fmt: skip
@@ -46,12 +48,12 @@ def state() -> dict:
 def package() -> dict:
     """flashlab's version, and the commit it was run from: the clone's, or FLASHLAB_COMMIT's for a copy without git.
 
-    A ``+`` after the commit says that files differed from it.
+    A ``+`` after the commit says that files of MEASURED differed from it.
     """
     root = Path(flashlab.__file__).parents[1]
     commit = _run("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
     if commit:
-        changed = bool(_run("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no", "--", "flashlab"))
+        changed = bool(_run("git", "-C", str(root), "status", "--porcelain", "--", *MEASURED))
     else:
         told = os.environ.get("FLASHLAB_COMMIT", "")
         commit, changed = told.rstrip("+") or None, told.endswith("+") if told else None
