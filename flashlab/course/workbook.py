@@ -1,5 +1,7 @@
 """The reader's copies: ``python -m flashlab.course.workbook`` puts every lesson into workbook/ and overwrites nothing.
 
+A copy has no outputs yet, so that no number is seen before it is predicted.
+
 ``workbook/.copied.json`` holds a hash of each lesson as it was copied, so that a newer version is noticed: by its cells'
 sources, since outputs change with every run.
 """
@@ -7,10 +9,10 @@ sources, since outputs change with every run.
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 
 import click
+import nbformat
 
 from flashlab.course import lessons
 from flashlab.course.notebook import FOLDER, built_path
@@ -33,7 +35,7 @@ def fill(workbook: Path) -> list[str]:
     for lesson in found:
         mine, version = workbook / lesson.name, _version(lesson)
         if not mine.exists():
-            shutil.copyfile(lesson, mine)
+            _copy(lesson, mine)
             copied[lesson.name] = version
             new.append(lesson.stem)
         elif copied.setdefault(lesson.name, _version(mine)) != version:
@@ -47,6 +49,15 @@ def fill(workbook: Path) -> list[str]:
     kept = "" if new else f"Your lessons in {workbook.name}/ are as you left them. "
     said.append(f"{kept}Open {workbook.name}/{found[0].name} first; your answers are kept in {workbook.name}/answers.json.")
     return said
+
+
+def _copy(lesson: Path, mine: Path) -> None:
+    """Raises ValueError where the lesson is no notebook."""
+    notebook = nbformat.read(lesson, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(notebook, mine)
 
 
 def _version(lesson: Path) -> str:

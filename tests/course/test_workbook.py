@@ -27,7 +27,7 @@ def test_lessons_are_copied_once(course):
     folder, mine = course
     said = workbook.fill(mine)
     assert said[0] == "Copied into workbook/: 00_a, 01_b." and "Open workbook/00_a.ipynb first" in said[1]
-    assert (mine / "00_a.ipynb").read_bytes() == (folder / "00_a.ipynb").read_bytes()
+    assert nbformat.read(mine / "00_a.ipynb", 4) == nbformat.read(folder / "00_a.ipynb", 4)
     before = {path: path.stat().st_mtime_ns for path in mine.glob("*.ipynb")}
     (said,) = workbook.fill(mine)
     assert said.startswith("Your lessons in workbook/ are as you left them. Open")
@@ -61,6 +61,18 @@ def test_new_outputs_are_no_newer_version(course):
     built = nbformat.read(folder / "00_a.ipynb", 4)
     built.cells[0].outputs = [nbformat.v4.new_output("stream", text="ran")]
     nbformat.write(built, folder / "00_a.ipynb")
+    assert len(workbook.fill(mine)) == 1
+
+
+def test_a_copy_shows_no_number_before_it_is_predicted(course):
+    folder, mine = course
+    built = nbformat.read(folder / "00_a.ipynb", 4)
+    built.cells[0].outputs = [nbformat.v4.new_output("stream", text="270,336 threads")]
+    built.cells[0].execution_count = 1
+    nbformat.write(built, folder / "00_a.ipynb")
+    workbook.fill(mine)
+    (cell,) = nbformat.read(mine / "00_a.ipynb", 4).cells
+    assert cell.outputs == [] and cell.execution_count is None and cell.source == "1"
     assert len(workbook.fill(mine)) == 1
 
 
