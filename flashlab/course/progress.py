@@ -28,10 +28,12 @@ def _row(lesson: Lesson, kept: dict[str, dict]) -> tuple[str, ...]:
     right = [q for q in lesson.questions if kept["quiz"].get(q.id, {}).get("right")]
     hints = sum(kept["hints"].get(e.id, 0) for e in lesson.exercises)
     shown = sum(e.id in kept["solutions"] for e in lesson.exercises)
+    points = f"{sum(entry['points'] for entry in said):g} of {len(said)}" if said else ""
+    to_go = f"{len(lesson.predictions) - len(said)} to go" if len(said) < len(lesson.predictions) else ""
     return (
         f"{lesson.number} {lesson.title}",
         f"{len(done)} of {len(lesson.exercises)}",
-        f"{sum(entry['points'] for entry in said):g} of {len(said)} ({len(lesson.predictions) - len(said)} to go)",
+        ", ".join(filter(None, (points, to_go))),
         f"{len(right)} of {len(lesson.questions)}",
         f"{hints}" + (f", {shown} solved for you" if shown else ""),
         next((e.name for e in lesson.exercises if e not in done), "done"),

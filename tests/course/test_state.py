@@ -83,4 +83,4 @@ def test_progress_is_a_table_of_what_is_done(toy, capsys):
     capsys.readouterr()
     progress()
     row = next(line for line in capsys.readouterr().out.splitlines() if "77 Toy" in line)
-    assert row.split() == "77 Toy 1 of 2 0.5 of 1 (1 to go) 1 of 2 1 half".split()
+    assert row.split() == "77 Toy 1 of 2 0.5 of 1, 1 to go 1 of 2 1 half".split()
