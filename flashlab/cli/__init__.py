@@ -13,6 +13,7 @@ COMMANDS = {
     "splits": "how many ways to split the keys of a decode step",
     "link": "how long a transfer over PCIe or NVLink takes",
     "bench": "kernels beside their peers on the GPU present, recorded; counts without a GPU",
+    "show": "what the compiler makes of a kernel, for any GPU",
 }
 
 

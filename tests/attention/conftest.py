@@ -70,7 +70,8 @@ def compare(ours, oracle, q, k, v, *, softcap=0.0, generator=None, backward=True
         with uninitialised_is_nan():
             out, lse = ours(q, k, v)
     assert out.dtype is q.dtype and lse.dtype is torch.float32
-    assert_close(out, ref, low, factor=factor, name="out")
+    exact = 1e-6 if q.dtype is torch.float32 else 0.0  # both err by a few units in the last place: luck decides a ratio
+    assert_close(out, ref, low, factor=factor, atol=exact, name="out")
     assert_close(lse, ref_lse, low_lse.float(), factor=factor, atol=1e-5, name="lse")
     if not backward:
         return

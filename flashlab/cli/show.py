@@ -1,0 +1,57 @@
+"""flashlab show KERNEL: what the compiler makes of a kernel for a GPU this machine need not have."""
+
+import dataclasses
+
+import click
+
+from flashlab.cli.output import bad, emit_json, emit_table, json_option
+
+
+@click.command()
+@click.argument("kernel")
+@click.option("--arch", default="sm_90", show_default=True, help="The GPU's architecture: sm_80, sm_86, sm_90 or sm_100.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of q, k and v: bfloat16, float16 or float32.")
+@click.option("--head-dim", default=128, show_default=True, help="From 1 to 256.")
+@click.option("--group", default=1, show_default=True, help="Query heads to a kv head.")
+@click.option("--causal", is_flag=True, help="With a causal mask.")
+@click.option("--window", is_flag=True, help="With a window, both sides closed.")
+@click.option("--softcap", is_flag=True, help="With softcapped scores.")
+@click.option("--alibi", is_flag=True, help="With ALiBi slopes.")
+@click.option("--varlen", is_flag=True, help="Over packed sequences.")
+@json_option
+def command(kernel, arch, dtype, head_dim, group, as_json, **features):
+    """Compile KERNEL (forward, preprocess, dkdv or dq); print registers, spills, tensor-core code and occupancy."""
+    try:
+        from flashlab.kernels import inspect
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
+    from flashlab.hardware import occupancy
+
+    for option, value, known in (
+        ("KERNEL", kernel, inspect.KERNELS), ("--arch", arch, inspect.ARCHES), ("--dtype", dtype, inspect.DTYPES),
+    ):  # fmt: skip
+        if value not in known:
+            raise bad(option, value, f"must be one of {', '.join(known)}")
+    if not 1 <= head_dim <= 256:
+        raise bad("--head-dim", head_dim, "must be from 1 to 256")
+    if group < 1:
+        raise bad("--group", group, "must be 1 or more")
+
+    report = inspect.inspect(kernel, arch, dtype=dtype, head_dim=head_dim, group=group, **features)
+    fit = occupancy(cc=arch, threads=report.threads, registers=report.registers, shared_memory=report.shared_memory_bytes)
+    if as_json:
+        return emit_json(dataclasses.asdict(report) | {"occupancy": fit._asdict()})
+    given = ", ".join([f"head_dim {head_dim}", *(name for name, on in features.items() if on)])
+    emit_table(f"{kernel} for {arch}, {dtype}, {given}", _rows(report, fit))
+
+
+def _rows(report, fit):
+    launch = report.launch
+    yield "tile", f"{launch['BLOCK_M']} queries x {launch['BLOCK_N']} keys x {launch['BLOCK_D']} columns"
+    yield "launch", f"{report.threads} threads, {launch['num_stages']} pipeline stages"
+    yield "registers", f"{report.registers} a thread"
+    yield "spills", f"{report.spill_bytes} bytes a thread"
+    yield "shared memory", f"{report.shared_memory_bytes:,} bytes a block"
+    yield "tensor-core code", ", ".join(f"{count} {name}" for name, count in report.tensor_core.items() if count) or "none"
+    yield "occupancy", f"{fit.blocks_per_sm} blocks and {fit.warps_per_sm} warps an SM, {fit.percent:.4g}%"
+    yield "limited by", fit.limiter
