@@ -27,6 +27,10 @@ Everything here is measured, by `flashlab bench`, and written from the records i
 Each shape's contenders are timed in turns in one run: first every result is held against a float64 oracle, and one that is
 wrong is not timed; then the GPU is heated, the L2 read empty before each call, the host kept ahead of the device, and the
 median taken over five rounds. A figure is the device's time for one call. Ratios are within a run: above 1.00 is faster.
+
+Between calls the GPU pauses and reads its L2 empty, so these are speeds near its boost clock. Under products of matrices
+without a pause it falls to the clock given below each table, and everything that multiplies gets slower. A record tells of the
+commit it names: kernels and launch tables that came later are not in it.
 """
 
 
@@ -43,7 +47,7 @@ def about(record: dict) -> str:
         f"{machine['cudnn']}, {record['date'][:10]}, {commit}."
     )
     if load["sm_mhz"]:
-        text += f" Under load {load['sm_mhz']:,.0f} MHz and {load['power_w']:,.0f} W of {machine['power_limit_w']:,.0f} W."
+        text += f" Under matmuls without a pause {load['sm_mhz']:,.0f} MHz, {load['power_w']:,.0f} W."
     return text + (
         f" In the same run: copy {found['copy_bytes_per_s'] / 1e9:,.0f} GB/s (read and written), read "
         f"{found['read_bytes_per_s'] / 1e9:,.0f} GB/s, 8192³ matmul {found['matmul_flop_per_s'] / 1e12:,.0f} TFLOP/s."
@@ -144,14 +148,14 @@ def decode(record: dict) -> str:
         for label, lines in by_case(record).items()
         if (line := lines.get("flashlab")) and line.to_floor
     ]
-    host = sorted(line.host_s * 1e6 for line in figures.ours(record))
+    host = sorted(line.host_s * 1e6 for line in figures.ours(record) if line.case.cache == "bf16")
     parts = [
         "## Decode\n\nOne query token a sequence; microseconds, and GB/s of K and V in brackets.",
         speeds(record, decoded),
         "![Decode](performance_decode.png)",
         beaten(record),
-        f"Issuing a call costs the host {host[len(host) // 2]:.0f} µs (the middle one of the shapes; {host[0]:.0f} to "
-        f"{host[-1]:.0f})." if host else "",
+        f"Issuing a call costs the host {host[0]:.0f} to {host[-1]:.0f} µs here, the longer ones where a second kernel combines "
+        "splits." if host else "",
         "As CUDA graphs, microseconds:\n\n" + speeds(record, micros, "graph") if rivals_of(record, "graph") else "",
         "Against a kernel that loads K and V and computes nothing, in turns with it:\n\n"
         + table(["case", "share of its speed"], floor) if floor else "",
@@ -199,6 +203,7 @@ def link(record: dict) -> str:
     return f"{text}\n\n![Transfers](performance_link.png)\n\n{about(record)}\n"
 
 
+NOT_SUMMED = ("torch-efficient", "torch-math")
 SUMMED = {"prefill": "prefill", "train": "forward and backward", "decode": "decode"}
 SECTIONS = {"prefill": prefill, "train": train, "decode": decode, "launch": launch, "link": link}
 
@@ -213,13 +218,13 @@ def page(found: dict[str, dict]) -> str:
 
 
 def between(values: list[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
+    low, high = (f"{value:.2f}" if value < 10 else f"{value:.0f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def block(found: dict[str, dict]) -> str:
     """The README's summary: our speed over each rival's, lowest to highest over the shapes."""
-    rows, ran = [], [name for name in RIVALS if any(name in rivals_of(record, "eager") for record in found.values())]
+    rows, ran = [], [name for name in RIVALS if name not in NOT_SUMMED and any(name in rivals_of(record, "eager") for record in found.values())]
     titles = {}
     for kind in SUMMED:
         if kind not in found:
@@ -239,15 +244,17 @@ def block(found: dict[str, dict]) -> str:
         rows.append([f"{SUMMED[kind]}, {shapes} shapes", *cells, ceiling])
     text = "How many times as fast as each rival in the same run, from the worst shape to the best, on one NVIDIA H200:\n\n"
     text += table(["", *(titles[name] for name in ran), "of the ceiling"], rows)
+    text += "\n\nThe ceiling is a large matrix product, or reading alone."
     if "decode" in found:
-        gains = figures.quantised(found["decode"])
-        split = figures.unsplit(found["decode"])
-        if split:
-            best = max(split, key=lambda gain: gain.times)
-            text += f"\n\nSplitting the keys makes {best.case.label} {best.times:.1f} times as fast."
+        split = [gain.times for gain in figures.unsplit(found["decode"])]
+        text += f" Splitting the keys makes decoding at batch 1 {min(split):.1f} to {max(split):.1f} times as fast." if split else ""
+        gains: dict[str, list[float]] = {}
+        for gain in figures.quantised(found["decode"]):
+            gains.setdefault(gain.case.cache, []).append(gain.times)
         if gains:
-            text += " Quantised caches: " + ", ".join(f"{g.case.label} {g.times:.2f} times" for g in gains) + " as fast as bf16."
-    return text + "\n\nThe ceiling is a large matrix product, or reading alone. [Everything measured](docs/performance.md), also what is slower."
+            told = ", ".join(f"{cache} {between(times)}" for cache, times in gains.items())
+            text += f"\nTimes as fast as a bf16 cache of the same context: {told}."
+    return text + "\n\n[Everything measured](docs/performance.md), and each shape where a rival is faster."
 
 
 def readme(text: str, found: dict[str, dict]) -> str:

@@ -13,7 +13,8 @@ from flashlab.hardware import decode_grid, gpu, prefill_grid, splits_to_fill, wa
 from flashlab.hardware.gpus import GPU
 
 NO_SPEED = "Counted, not measured: a CPU says nothing about a GPU's speed. Run this on a machine with an NVIDIA GPU."
-FORWARD_PASSES = {"prefill": ("forward",), "train": ("forward", "dkdv", "dq")}
+LAUNCHES = {"prefill": ("forward",), "train": ("forward", "dkdv", "dq")}
+PRODUCTS = {"forward": 2, "dkdv": 4, "dq": 3}  # of matrices, for each pair of tiles (flashlab.kernels.backward)
 
 
 class Count(NamedTuple):
@@ -27,7 +28,7 @@ class Count(NamedTuple):
         waves: programs over what the GPU holds, at the blocks an SM the table says (1 where it does not).
         tiles: pairs of tiles worked on.
         bytes: read and written; None for the backward launches, which the reference does not model.
-        flop: as flashlab.bench.cases counts them; None for combine.
+        flop: of the products it does, those it computes again included; None for combine.
     """
 
     launch: str
@@ -49,7 +50,7 @@ def count(case: Case, part: str | GPU = "h200") -> list[Count]:
     from flashlab.reference import traffic
 
     counts = []
-    for launch in FORWARD_PASSES[case.kind]:
+    for launch in LAUNCHES[case.kind]:
         block_m, block_n = _tile(launch, case, part)
         seen = _tiles(case, block_m, block_n)
         rows = case.batch * case.heads_q
@@ -62,7 +63,7 @@ def count(case: Case, part: str | GPU = "h200") -> list[Count]:
         if launch == "forward":
             shape = (case.seqlen_q, case.seqlen_k, case.head_dim, block_m, block_n)
             moved = rows * traffic.flash_attention_2(*shape, causal=case.causal).total
-        flop = case.alike(kind="prefill").flop * {"forward": 1.0, "dkdv": 2.0, "dq": 1.5}[launch]
+        flop = case.alike(kind="prefill").flop * PRODUCTS[launch] / PRODUCTS["forward"]
         filled = waves(blocks=programs, sms=part.sms).waves
         counts.append(Count(launch, block_m, block_n, 1, programs, filled, rows * seen, moved, flop))
     return counts

@@ -54,11 +54,13 @@ def test_every_case_counts_on_every_architecture(kind, part):
         assert sum(count.flop for count in counts if count.flop) >= case.flop
 
 
-def test_backward_work_adds_up_to_three_and_a_half_forwards():
+def test_the_backward_computes_scores_twice_and_counts_them_twice():
     case = Case("train", 1, 2, 2, 256, 256, 64)
     counts = counting.count(case, "h200")
     assert [count.launch for count in counts] == ["forward", "dkdv", "dq"]
     assert counts[1].bytes is counts[2].bytes is None
+    forward = 4 * 2 * 256 * 256 * 64
+    assert [count.flop / forward for count in counts] == [1, 2, 1.5]  # 3.5 of them are in case.flop
 
 
 def test_tiles_and_splits_are_the_tables():
