@@ -79,7 +79,7 @@ def run_cases(
         graph: also time each call as a CUDA graph.
         seconds: once they have passed, cases are marked "not run".
         save: called with the record after every case.
-        progress: called with a case's label before, and once at the end.
+        progress: called with a case's label before it is measured.
     """
     until = time.monotonic() + seconds
     record["peers"] = peer_rows(peers)

@@ -1,8 +1,9 @@
 """Time that means something: hot, flushed, rotated, and as medians.
 
     warm-up     every contender runs before anyone is timed: compilation, caches and handles stay out
-    heat        matrix products first, then a whole round that is thrown away; under load a GPU lowers its clock, so what
-                runs first after a rest looks up to a fifth faster than it is
+    heat        matrix products first, then a whole round that is thrown away, since what runs first after a rest looks faster
+                than it is. Samples still have pauses between them, and clocks stay near boost: the record holds the clock
+                under products without a pause beside them
     rotation    contenders take turns in rounds, each round beginning with another one
     flush       before each sample the L2 is emptied by reading: zeroing it, the usual way, leaves dirty lines whose
                 write-back is billed to whoever comes next (about 10 us on an H200)
