@@ -29,8 +29,8 @@ MERGE_TILE = 2048  # elements of a tile of merge_pair
 
 @triton.jit(do_not_specialize=["num_partials", "seqlen", "heads"])
 def combine_kernel(
-    p_o_parts, p_lse_parts, p_o, p_lse, stride_on, stride_ob, stride_ot, stride_oh, stride_ln, stride_lb, stride_lh,
-    stride_lt, num_partials, seqlen, heads,
+    p_o_parts, p_lse_parts, p_o, p_lse, num_partials,
+    stride_on, stride_ob, stride_ot, stride_oh, stride_ln, stride_lb, stride_lh, stride_lt, seqlen, heads,
     HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BALANCE: tl.constexpr,
     STARTED_EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -127,9 +127,11 @@ class Combine:
         batch, seqlen, heads, head_dim = shape
         block_d = min(COLUMNS, power_of_two(head_dim))
         self.grid = (batch * seqlen * heads, -(-head_dim // block_d), 1)
-        self.strides, self.sizes = strides, (seqlen, heads, head_dim)
-        self.rest = (block_d, balance, started_early)
         self.block_n = BALANCED_PARTIALS if balance else None
+        self.numbers = {  # all the kernel's but num_partials, by BLOCK_N
+            block_n: (*strides, seqlen, heads, head_dim, block_n, block_d, balance, started_early)
+            for block_n in (1 << i for i in range(MOST_PARTIALS.bit_length()))
+        }
         self.options = dict(launch_pdl=True) if started_early else {}
         self.launch = Kept(combine_kernel)
 
@@ -140,8 +142,8 @@ class Combine:
         """
         block_n = self.block_n or min(MOST_PARTIALS, power_of_two(num_partials))
         self.launch(
-            (block_n, lse is None), self.grid, (o_parts, lse_parts, o, lse),
-            (*self.strides, num_partials, *self.sizes, block_n, *self.rest), num_warps=4 if block_n >= WIDE else 1, **self.options,
+            (block_n, lse is None), self.grid, (o_parts, lse_parts, o, lse), (num_partials, *self.numbers[block_n]),
+            num_warps=4 if block_n >= WIDE else 1, **self.options,
         )  # fmt: skip
 
 

@@ -317,10 +317,10 @@ def _store_answer(
 def decode_kernel(
     p_q, p_k, p_v, p_k_scale, p_v_scale, p_o, p_lse, p_parts,
     p_cache_seqlens, p_cache_batch_idx, p_cache_leftpad, p_block_table, p_alibi_slopes,
+    seqlen_k, seqlen_new, num_splits,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_ksb, stride_kst, stride_ksh, stride_vsb, stride_vst, stride_vsh, stride_table, stride_alibi,
-    batch, seqlen_q, seqlen_k, seqlen_new, capacity, heads_kv, num_splits, slots,
-    softmax_scale, softcap, window_left, window_right,
+    batch, seqlen_q, capacity, heads_kv, slots, softmax_scale, softcap, window_left, window_right,
     GROUP: tl.constexpr, RAGGED: tl.constexpr, BALANCE: tl.constexpr, BATCH_IDX: tl.constexpr, LEFTPAD: tl.constexpr,
     PAGE_SIZE: tl.constexpr, SOFTCAP: tl.constexpr, ALIBI: tl.constexpr, HAS_LEFT: tl.constexpr, HAS_RIGHT: tl.constexpr,
     FORMAT: tl.constexpr, PLANES: tl.constexpr, FAST: tl.constexpr, TOKEN_SCALES: tl.constexpr, HEAD_SCALES: tl.constexpr,

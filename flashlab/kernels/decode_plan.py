@@ -60,7 +60,9 @@ def device(index: int | None) -> Device:
     return Device(configs.table_of(*capability), properties.multi_processor_count, capability)
 
 
-def choose_tile(table: str, format: str, itemsize: int, head_dim: int, queries: int, rows_per_sm: float) -> Tile:
+def choose_tile(
+    table: str, format: str, itemsize: int, head_dim: int, queries: int, rows_per_sm: float, paged: bool
+) -> Tile:
     """The first row of the GPU's decode table that fits.
 
     queries: rows a kv head serves, query tokens times the heads of its group. rows_per_sm: programs before splitting, over SMs.
@@ -71,6 +73,7 @@ def choose_tile(table: str, format: str, itemsize: int, head_dim: int, queries: 
             and row.get("itemsize", itemsize) == itemsize
             and head_dim <= row.get("head_dim", head_dim)
             and queries <= row.get("queries", queries)
+            and row.get("paged", paged) == paged
             and rows_per_sm <= row.get("rows_per_sm", rows_per_sm)
         ):
             return Tile(**row["tile"])
@@ -99,7 +102,6 @@ class Plan:
     ):  # fmt: skip
         self.batch, self.seqlen_q, self.heads_q, head_dim = shape_q
         self.format, self.heads_kv = format, shape_k[2]
-        self.softmax_scale, self.softcap = softmax_scale, softcap
         self.device, self.interpreting = device(index), backend.interpreting()
         self.capacity = shape_k[1] if table is None else shape_k[1] * table[0]
         self.window = window[0], window[1] if self.seqlen_q > 1 else -1  # a lone query stands at the last key
@@ -109,7 +111,7 @@ class Plan:
         queries = self.seqlen_q * group
         rows = self.batch * self.heads_kv * math.ceil(queries / MOST_QUERIES[1])
         tile = self.tile = choose_tile(
-            self.device.table, format, dtype.itemsize, head_dim, queries, rows / self.device.sms
+            self.device.table, format, dtype.itemsize, head_dim, queries, rows / self.device.sms, table is not None
         )
         block_m = min(MOST_QUERIES[tile.AXIS], max(LEAST_QUERIES[tile.AXIS], power_of_two(queries)))
         self.row_programs = self.heads_kv * math.ceil(queries / block_m)
@@ -124,17 +126,18 @@ class Plan:
         token_scales = strides_scales is not None and any(strides_scales[:2])
         head_scales = strides_scales is not None and not token_scales
         planes = FORMATS[format]
-        self.strides = (
+        numbers = (
             *strides_q, *strides_k, *strides_v, *(strides_scales or (0,) * 6), table[1] if table else 0, alibi_stride or 0,
+            self.batch, self.seqlen_q, self.capacity, self.heads_kv, self.slots, softmax_scale, softcap, *self.window,
         )  # fmt: skip
         constants = (
-            batch_idx, leftpad, 0 if table is None else shape_k[1], softcap > 0.0, alibi_stride is not None, self.window[0] >= 0,
-            self.window[1] >= 0, format, planes, has_fast_path(format, self.device.capability), token_scales, head_scales,
-            VALUE_BOOST[format], head_dim, max(SMALLEST_BLOCK_E, power_of_two(head_dim // planes)), block_m, tile.BLOCK_N,
-            tile.AXIS,
+            batch_idx, leftpad, 0 if table is None else shape_k[1], softcap > 0.0, alibi_stride is not None,
+            self.window[0] >= 0, self.window[1] >= 0, format, planes, has_fast_path(format, self.device.capability),
+            token_scales, head_scales, VALUE_BOOST[format], head_dim,
+            max(SMALLEST_BLOCK_E, power_of_two(head_dim // planes)), block_m, tile.BLOCK_N, tile.AXIS,
         )  # fmt: skip
-        self.constants = {  # by (whether it splits, whether the device shares splits out)
-            (split, balance): (group, ragged, balance, *constants, split, split and early)
+        self.numbers = {  # all the kernel's but the three that change; by (whether it splits, whether it balances)
+            (split, balance): (*numbers, group, ragged, balance, *constants, split, split and early)
             for split, balance in itertools.product((False, True), repeat=2)
         }
         self.decode = Kept(decode_kernel)  # a plan fixes strides, dtypes and constants: whether it splits is the rest
@@ -200,8 +203,7 @@ class Plan:
                 (self.row_programs if balance else self.rows, num_splits, 1),
                 (q, k, v, k_scale, v_scale, out, lse, workspace,
                  cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes),
-                (*self.strides, self.batch, self.seqlen_q, seqlen_k, seqlen_new, self.capacity, self.heads_kv, num_splits,
-                 self.slots, self.softmax_scale, self.softcap, *self.window, *self.constants[split, balance]),
+                (seqlen_k, seqlen_new, num_splits, *self.numbers[split, balance]),
                 **self.options,
             )  # fmt: skip
             if split:

@@ -2,11 +2,14 @@
 
 A call through Triton's jit binds, specialises and looks up its arguments each time: some 20 us of Python. A decode step is
 shorter than that. So a launcher that knows which calls are alike (same dtypes, strides, flags: its key) keeps what the
-first of them compiled, and launches that.
+first of them compiled, and launches that as jit does, less the looking up.
 
 What else Triton specialises on is looked at here: whether pointers are multiples of 16 bytes. A call with a pointer that
 is not goes through jit, always.
 """
+
+import torch
+from triton import knobs
 
 from flashlab.kernels import backend
 
@@ -26,23 +29,30 @@ class Kept:
         """Launch on ``tensors`` (None where there is none), then ``numbers``: all arguments in the kernel's order.
 
         Numbers the kernel specialises on, and its constants, belong in the key. ``options`` are Triton's (num_warps, ...).
+        The current device must be the tensors' (backend.on_device_of).
         """
         pointers, together = [], 0
         for tensor in tensors:
-            pointer = None
-            if tensor is not None:
+            if tensor is None:
+                pointers.append(None)
+            else:
                 pointer = tensor.data_ptr()
                 together |= pointer
-            pointers.append(pointer)
+                pointers.append(pointer)
         compiled = None if together % ALIGNMENT else self.compiled.get(key)
-        if compiled is not None:
+        if compiled is None:
+            compiled = self.kernel[grid](*tensors, *numbers, **options)
+            if together % ALIGNMENT == 0 and not backend.interpreting():
+                if len(self.compiled) >= MOST_KEPT:
+                    self.compiled.clear()
+                self.compiled[key] = compiled
+        elif knobs.runtime.launch_enter_hook.calls or knobs.runtime.launch_exit_hook.calls:  # a profiler listens
             compiled[grid](*pointers, *numbers)
-            return
-        compiled = self.kernel[grid](*tensors, *numbers, **options)
-        if together % ALIGNMENT == 0 and not backend.interpreting():
-            if len(self.compiled) >= MOST_KEPT:
-                self.compiled.clear()
-            self.compiled[key] = compiled
+        else:
+            stream = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+            compiled.run(
+                *grid, stream, compiled.function, compiled.packed_metadata, None, None, None, *pointers, *numbers
+            )
 
 
 def power_of_two(n: int) -> int:

@@ -64,9 +64,10 @@ def test_every_shape_has_a_tile(table):
             for head_dim in (1, 16, 64, 80, 128, 160, 256):
                 for queries in (1, 8, 17, 33, 200):
                     for rows_per_sm in (0.01, 0.5, 0.9, 1.5, 40):
-                        tile = decode_plan.choose_tile(table, format, itemsize, head_dim, queries, rows_per_sm)
-                        assert tile.BLOCK_N >= 16 and power_of_two(tile.BLOCK_N) == tile.BLOCK_N and tile.AXIS in (0, 1)
-                        used.add(tile)
+                        for paged in (False, True):
+                            tile = decode_plan.choose_tile(table, format, itemsize, head_dim, queries, rows_per_sm, paged)
+                            assert tile.BLOCK_N >= 16 and power_of_two(tile.BLOCK_N) == tile.BLOCK_N and tile.AXIS in (0, 1)
+                            used.add(tile)
     assert used == {Tile(**row["tile"]) for row in rows}, "a row that nothing reaches"
 
 
