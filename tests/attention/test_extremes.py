@@ -127,8 +127,24 @@ def test_the_same_bits_every_time(bench, options):
         assert all(torch.equal(one, other) for one, other in zip(again, gradients, strict=True))
 
 
+def test_the_64_bit_walk_gives_the_same_bits(bench, monkeypatch):
+    """Sequences that span 2^31 elements or more compile another form; here every sequence is made to."""
+    from flashlab.kernels import backward, configs, forward
+
+    q, k, v = inputs(bench, 100, 130)
+    weights = [torch.ones(1, device=bench.DEVICE)]
+    run = lambda: bench.differentiate(lambda *x: (flash_attn_func(*x, causal=True, window_size=(90, 0)),), [q, k, v], weights)
+    (out,), gradients = run()
+    for module in (forward, backward):
+        monkeypatch.setattr(module, "SPAN_OF_32_BITS", 0)
+    configs.forget()
+    (wide,), wide_gradients = run()
+    configs.forget()
+    assert torch.equal(out, wide) and all(map(torch.equal, gradients, wide_gradients))
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs 30 GB on a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs 5 GB of a GPU")
 @pytest.mark.parametrize("layout", ["many rows", "one long stride"])
 def test_past_2_31_elements(bench, layout):
     """Offsets of 2^31 and more, between sequences and inside one; the far end is what is compared."""
