@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashlab.kernels import backend, configs, decode_plan
-from flashlab.kernels.decode import _share_out
+from flashlab.kernels.decode import _share_out, tl, triton
 from flashlab.kernels.decode_plan import Plan, Tile
 from flashlab.kernels.dequantise import FORMATS, has_fast_path, unpack
 from flashlab.kernels.kept import power_of_two
