@@ -85,6 +85,8 @@ def flash_attn_with_kvcache(
     """
     length = -1
     if isinstance(cache_seqlens, int):
+        if cache_seqlens < 0:
+            raise ValueError(f"cache_seqlens {cache_seqlens}: must not be negative")
         length, cache_seqlens = cache_seqlens, None
     eager = type(q) is torch.Tensor and not torch.compiler.is_compiling()
     left, right = window_size
@@ -94,6 +96,11 @@ def flash_attn_with_kvcache(
             raise ValueError(f"{'k' if k is None else 'v'} is None: k, v and rotary tables are for appending, which needs both")
         if cache_seqlens is None and length < 0:
             raise ValueError("cache_seqlens is None: it says where k and v go")
+        if eager:  # everything is checked before the cache changes
+            _prepare(
+                q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
+                alibi_slopes, length, k.shape[1], softmax_scale, causal, left, right, softcap, num_splits,
+            )  # fmt: skip
         rotated = (_append if eager else _append_op)(
             q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table, length,
             rotary_interleaved, causal or left >= 0 or right >= 0,
@@ -146,6 +153,33 @@ def _decode(
     length, seqlen_new, softmax_scale, causal, window_left, window_right, softcap, num_splits, want_lse,
 ):  # fmt: skip
     """Check, plan and run; lse is None unless wanted."""
+    plan, length, seqlen_new, lengths = _prepare(
+        q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+        length, seqlen_new, softmax_scale, causal, window_left, window_right, softcap, num_splits,
+    )  # fmt: skip
+    if cache_seqlens is not None and cache_seqlens.device != q.device:
+        cache_seqlens = cache_seqlens.to(q.device, non_blocking=True)
+    if plan.interpreting and torch.bfloat16 in (q.dtype, k_scale is not None and k_scale.dtype):
+        from flashlab.kernels.backend import widen
+
+        wide = [t if t is None else widen(t) for t in (q, k_cache, v_cache, k_scale, v_scale)]
+        out, lse = _decode(
+            *wide, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes, length, seqlen_new,
+            softmax_scale, causal, window_left, window_right, softcap, num_splits, want_lse,
+        )  # fmt: skip
+        return out.to(q.dtype), lse
+    return plan.run(
+        q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+        length, seqlen_new, lengths, num_splits, want_lse,
+    )  # fmt: skip
+
+
+def _prepare(
+    q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+    length, seqlen_new, softmax_scale, causal, window_left, window_right, softcap, num_splits,
+):  # fmt: skip
+    """Check a call. (plan, length, seqlen_new, lengths): with one length for all rows it counts the new keys already;
+    lengths are all rows', or one for all, where they are known on the host."""
     plan = _plan(
         _kind(q), _kind(k_cache), _kind(v_cache),
         None if k_scale is None else _kind(k_scale), None if v_scale is None else _kind(v_scale),
@@ -165,21 +199,7 @@ def _decode(
         lengths = (cache_seqlens + seqlen_new).tolist()
     if plan.indexed:
         _check_values(plan, k_cache, cache_seqlens, lengths, cache_batch_idx, cache_leftpad, block_table, seqlen_new)
-        if cache_seqlens is not None and cache_seqlens.device != q.device:
-            cache_seqlens = cache_seqlens.to(q.device, non_blocking=True)
-    if plan.interpreting and torch.bfloat16 in (q.dtype, k_scale is not None and k_scale.dtype):
-        from flashlab.kernels.backend import widen
-
-        wide = [t if t is None else widen(t) for t in (q, k_cache, v_cache, k_scale, v_scale)]
-        out, lse = _decode(
-            *wide, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes, length, seqlen_new,
-            softmax_scale, causal, window_left, window_right, softcap, num_splits, want_lse,
-        )  # fmt: skip
-        return out.to(q.dtype), lse
-    return plan.run(
-        q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
-        length, seqlen_new, lengths, num_splits, want_lse,
-    )  # fmt: skip
+    return plan, length, seqlen_new, lengths
 
 
 def _append(

@@ -50,6 +50,7 @@ zeros = lambda *shape, dtype=torch.float32: torch.zeros(*shape, dtype=dtype, dev
         (dict(cache_seqlens=index([1])), ValueError, "cache_seqlens has shape"),
         (dict(cache_seqlens=index([1, 2]).long()), TypeError, "cache_seqlens has dtype"),
         (dict(cache_seqlens=33), ValueError, "the cache holds 32"),
+        (dict(cache_seqlens=-1), ValueError, "cache_seqlens -1"),
         (dict(cache_batch_idx=index([0])), ValueError, "cache_batch_idx has shape"),
         (dict(num_splits=129), ValueError, "num_splits 129"),
         (dict(num_splits=-1), ValueError, "num_splits -1"),
@@ -114,6 +115,15 @@ def test_values_outside_the_cache_are_named(change, message):
 def test_a_page_table_may_hold_anything_where_it_is_not_read():
     given = paged(table=((0, 99), (2, -7))) | dict(cache_seqlens=index([16, 3]))
     assert torch.isfinite(flash_attn_with_kvcache(**given)).all()
+
+
+@pytest.mark.parametrize("change", [dict(num_splits=500), dict(alibi_slopes=zeros(3)), dict(cache_leftpad=index([0]))])
+def test_a_refused_call_appends_nothing(change):
+    given = arguments() | dict(k=zeros(2, 1, 2, 16), v=zeros(2, 1, 2, 16))
+    before = given["k_cache"].clone()
+    with pytest.raises(ValueError):
+        flash_attn_with_kvcache(**given | change)
+    assert torch.equal(given["k_cache"], before)
 
 
 @pytest.mark.parametrize("quantised", [False, True])
