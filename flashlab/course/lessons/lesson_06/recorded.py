@@ -1,0 +1,58 @@
+"""This lesson's view of the shipped H200 records (flashlab.bench.records): forward, and forward + backward."""
+
+from functools import cache
+
+from flashlab.bench import records
+from flashlab.bench.cases import Case
+
+OURS, AHEAD = "flashlab", "cuDNN (torch)"
+FULL = Case("train", 4, 16, 16, 4096, 4096, 128)  # the shape of this lesson
+CASES = tuple(shape.alike(causal=causal) for shape in (FULL, FULL.alike(batch=2, seqlen_q=8192, seqlen_k=8192))
+              for causal in (False, True))  # fmt: skip
+
+
+@cache
+def _record(kind: str) -> dict:
+    return records.load(kind)
+
+
+def when(kind: str = "train") -> str:
+    """The machine, the day, the versions and the commit of the record."""
+    record = _record(kind)
+    machine, package = record["machine"], record["package"]
+    return (
+        f"{machine['gpu']}, {record['date'][:10]}, driver {machine['driver']}, torch {machine['torch']}, "
+        f"triton {machine['triton']}, commit {package['commit']}"
+    )
+
+
+def copy_bytes_per_s() -> float:
+    """The GPU's best copy, bytes read and written, in the run of the training record."""
+    return _record("train")["ceilings"]["copy_bytes_per_s"]
+
+
+def matmul_flop_per_s() -> float:
+    """The GPU's best bf16 product in the same run."""
+    return _record("train")["ceilings"]["matmul_flop_per_s"]
+
+
+def milliseconds(case: Case) -> dict[str, float]:
+    """Kernel title -> median milliseconds of a case (forward + backward where its kind is train), eager, as recorded."""
+    record = _record(case.kind)
+    titles = {peer["name"]: peer["title"] for peer in record["peers"]}
+    (result,) = [result for result in record["results"] if Case(**result["case"]) == case]
+    return {
+        titles[entry["peer"]]: entry["time"]["median_s"] * 1e3
+        for entry in result["entries"]
+        if entry["status"] == "ok" and entry["mode"] == "eager"
+    }
+
+
+def forward_ms(case: Case, kernel: str = OURS) -> float:
+    """The forward pass alone, from the prefill record."""
+    return milliseconds(case.alike(kind="prefill"))[kernel]
+
+
+def backward_ms(case: Case, kernel: str = OURS) -> float:
+    """Forward + backward less the forward: two records of one day."""
+    return milliseconds(case)[kernel] - forward_ms(case, kernel)
