@@ -21,6 +21,8 @@ ROW, TOKEN, HEAD = 1 << 20, 1 << 10, 1 << 7  # strides that a launch would find 
 class Request:
     """Which variant of which kernel, for which GPU. A window is (left, right) as in flash_attn_func.
 
+    ``tile`` is (BLOCK_M, BLOCK_N, num_warps, num_stages) in place of the launch table's (not for decode).
+
     The last five are decode's: the cache's format (native, fp8, int8, int4), query tokens, batch rows, whether the keys
     are split (for one batch row they always would be), and whether rows of different lengths share the programs out.
     """
@@ -37,6 +39,7 @@ class Request:
     page_size: int = 0
     group: int = 1
     seqlen: int = LONG
+    tile: tuple[int, int, int, int] | None = None
     cache: str = "native"
     seqlen_q: int = 1
     batch: int = 1
@@ -77,6 +80,8 @@ def _prefill(request: Request, capability: tuple[int, int]) -> Variant:
     launch = configs.lookup(
         configs.table_of(*capability), request.kernel, itemsize, request.head_dim, request.seqlen, banded
     )
+    if request.tile is not None:
+        launch = configs.Launch(launch.BLOCK_D, *request.tile, launch.heads_together)
     values = dict(
         GROUP=request.group, VARLEN=request.varlen, PAGE_SIZE=request.page_size, SOFTCAP=request.softcap,
         ALIBI=request.alibi, HAS_LEFT=request.window, HAS_RIGHT=banded, WIDE=False, HEAD_DIM=request.head_dim,
