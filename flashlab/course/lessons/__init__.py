@@ -10,6 +10,7 @@ LESSONS = (
     "01_naive_attention",
     "02_online_softmax",
     "03_tiled_attention",
+    "06_backward_pass",
 )
 
 

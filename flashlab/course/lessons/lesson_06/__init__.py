@@ -7,6 +7,7 @@ from flashlab.course.lessons.data import normal
 from flashlab.course.lessons.lesson_06 import (
     attention,
     delta,
+    dkdv,
     naive,
     recorded,
     softmax_gradient,
@@ -67,6 +68,24 @@ def atomic_gb() -> float:
     return rows() * added * case.head_dim * 4 / 1e9
 
 
+def backward_bytes(tokens: int = 256, heads_q: int = 4, heads_kv: int = 2, head_dim: int = 32):
+    """What the package's backward kernels load and store on one float32 sequence, in the interpreter: a Trace."""
+    import torch
+
+    from flashlab import flash_attn_func
+    from flashlab.course.trace import Trace, trace
+
+    q, k, v, do = (normal(seed, 1, tokens, heads, head_dim).float() for seed, heads in enumerate((heads_q, heads_kv, heads_kv, heads_q)))
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    seen = trace(lambda: torch.autograd.grad(flash_attn_func(*inputs), inputs, do))
+    return Trace(tuple(launch for launch in seen.launches if launch.kernel in ("dkdv_kernel", "dq_kernel")))
+
+
+def do_kb() -> float:
+    """KB of dO that dkdv loads there."""
+    return next(launch.loaded["do"] for launch in backward_bytes().launches if launch.kernel == "dkdv_kernel") / 1e3
+
+
 def _stored(said, actual):
     one = stored_gb(1)
     return (
@@ -89,6 +108,13 @@ def _break_even(said, actual):
         f"An entry of P is written (2 bytes) and read (2 bytes); making it again is 2 x head_dim FLOP. In the time of one byte "
         f"this GPU does {ridge:.0f} FLOP, so 2 x head_dim = 4 x {ridge:.0f}. Below that head_dim the product is quicker than "
         "the bytes."
+    )
+
+
+def _do(said, actual):
+    return (
+        "A program owns 64 keys, so there are 256 / 64 = 4 key tiles, and each walks past all queries of the two query heads that "
+        "share its kv head. Every row of dO is read once for each key tile: 4 x 131 KB."
     )
 
 
@@ -129,6 +155,7 @@ LESSON = Lesson(
         delta.EXERCISE,
         tiled_dq.EXERCISE,
         tiled_dkdv.EXERCISE,
+        dkdv.EXERCISE,
         attention.EXERCISE,
     ),
     predictions=(
@@ -174,6 +201,16 @@ LESSON = Lesson(
             unit="GB",
             answer=atomic_gb,
             explain=_atomic,
+        ),
+        Prediction(
+            id="06.do_kb",
+            question=(
+                "One sequence of 256 tokens, 4 query heads on 2 kv heads, head_dim 32, float32, tiles of 64 x 64, no mask. How many "
+                "KB of dO do the programs of dkdv load?"
+            ),
+            unit="KB",
+            answer=do_kb,
+            explain=_do,
         ),
         Prediction(
             id="06.programs",

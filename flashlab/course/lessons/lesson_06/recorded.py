@@ -10,6 +10,11 @@ FULL = Case("train", 4, 16, 16, 4096, 4096, 128)  # the shape of this lesson
 CASES = tuple(shape.alike(causal=causal) for shape in (FULL, FULL.alike(batch=2, seqlen_q=8192, seqlen_k=8192))
               for causal in (False, True))  # fmt: skip
 
+# FULL's backward kernels by themselves, same machine, day and versions (docs/kernels-notes.md, "Backward"), milliseconds; and
+# how many products of matrices each one does.
+KERNELS_MS = {"preprocess": 0.050, "dkdv": 1.94, "dq": 1.23}
+PRODUCTS = {"preprocess": 0, "dkdv": 4, "dq": 3}
+
 
 @cache
 def _record(kind: str) -> dict:
@@ -38,14 +43,20 @@ def matmul_flop_per_s() -> float:
 
 def milliseconds(case: Case) -> dict[str, float]:
     """Kernel title -> median milliseconds of a case (forward + backward where its kind is train), eager, as recorded."""
+    return {kernel: time["median_s"] * 1e3 for kernel, time in _times(case).items()}
+
+
+def host_ms(case: Case, kernel: str = OURS) -> float:
+    """Milliseconds that the host takes to issue the call."""
+    return _times(case)[kernel]["host_s"] * 1e3
+
+
+def _times(case: Case) -> dict[str, dict]:
     record = _record(case.kind)
     titles = {peer["name"]: peer["title"] for peer in record["peers"]}
     (result,) = [result for result in record["results"] if Case(**result["case"]) == case]
-    return {
-        titles[entry["peer"]]: entry["time"]["median_s"] * 1e3
-        for entry in result["entries"]
-        if entry["status"] == "ok" and entry["mode"] == "eager"
-    }
+    entries = [entry for entry in result["entries"] if entry["status"] == "ok" and entry["mode"] == "eager"]
+    return {titles[entry["peer"]]: entry["time"] for entry in entries}
 
 
 def forward_ms(case: Case, kernel: str = OURS) -> float:
