@@ -11,6 +11,7 @@ LESSONS = (
     "02_online_softmax",
     "03_tiled_attention",
     "06_backward_pass",
+    "08_decoding_underfills_the_gpu",
 )
 
 
