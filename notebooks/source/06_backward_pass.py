@@ -23,6 +23,7 @@ from flashlab.kernels import backward
 from flashlab.reference import naive as reference
 from flashlab.reference.tiling import Tiling
 
+# isort: split
 import triton  # after flashlab, which decides where kernels run
 import triton.language as tl
 
@@ -78,10 +79,12 @@ print("dP = dO V^T:", torch.allclose(dp, do @ v.T), "  dV = P^T dO:", torch.allc
 # napkin; only the first one's probability matters to the loss:
 
 # %%
-p, dp = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([1.0, 0.0, 0.0]).double()
+p, dp = (torch.tensor(row, dtype=torch.float64) for row in ([0.5, 0.3, 0.2], [1.0, 0.0, 0.0]))
 pictures.one_row(p, dp)
-print("D  =", (p * dp).sum().item())
-print("ds =", (p * (dp - (p * dp).sum())).numpy().round(2), " sum", abs(round((p * (dp - (p * dp).sum())).sum().item(), 12)))
+mean = (p * dp).sum()
+ds = p * (dp - mean)
+print("D  =", mean.item())
+print("ds =", [round(x, 2) for x in ds.tolist()], " their sum is 0:", abs(ds.sum().item()) < 1e-15)
 
 # %% [markdown]
 # The loss never looked at keys 1 and 2. Still they get a gradient: to raise the first probability, one may also lower the
@@ -376,7 +379,8 @@ def delta_in_triton(o, do):
 o = o.detach()
 for name, given in (("written out", do.contiguous()), ("as it came", do)):
     t = trace(lambda given=given: delta_in_triton(o, given))
-    print(f"{name:12}", "right" if torch.allclose(t.result, (given * o).sum(dim=1), atol=1e-5) else "wrong", *t.outside[:1])
+    print(f"{name:11}", "right" if torch.allclose(t.result, (given * o).sum(dim=1), atol=1e-5) else "wrong;",
+          f"{sum(access.elements for access in t.outside)} elements from outside", *t.outside[:1])
 
 # %% [markdown]
 # (`trace` watches every load and store of a kernel.) The kernel read 159 numbers of somebody else. No error, only nonsense, and
@@ -486,15 +490,17 @@ predict("06.train_ms", ms=...)
 print(f"Recorded: {recorded.when()}")
 product = recorded.FULL.alike(kind="prefill").flop / 2 / recorded.matmul_flop_per_s() * 1e3  # one product at the best rate
 took = {"forward": (2, recorded.forward_ms(recorded.FULL)), "backward": (7, recorded.backward_ms(recorded.FULL))}
-took |= {f"  of it {name}": (recorded.PRODUCTS[name], ms) for name, ms in recorded.KERNELS_MS.items()}
+took |= {f"  of it {name}": (recorded.PRODUCTS[name], ms) for name, ms in recorded.KERNELS_MS.items() if recorded.PRODUCTS[name]}
 for name, (products, ms) in took.items():
-    print(f"{name:19} {products} products: predicted {products * product:.2f} ms, recorded {ms:.2f} ms, "
+    print(f"{name:13} {products} products: predicted {products * product:.2f} ms, recorded {ms:.2f} ms, "
           f"{100 * products * product / ms:.0f}% of the best rate")
+print(f"  and preprocess, which reads O and dO: predicted {recorded.preprocess_floor_ms(recorded.FULL):.3f} ms, "
+      f"recorded {recorded.KERNELS_MS['preprocess']:.3f} ms")
 
 # %% [markdown]
 # *Predicted* is the FLOP alone, at the rate of the best bf16 product in that run. *Backward* is the record of both less the
 # record of the forward. The three kernels were timed by themselves in an earlier run of the same day; with the host's share they
-# make up the same sum. `preprocess` has no products: it reads $O$ and $dO$.
+# make up the same sum.
 #
 # The backward comes nearer to the best rate than the forward. It has one exp for 3.5 products (the forward one for 2), and no
 # maximum, no rescale stands between them. And the others?
@@ -529,17 +535,20 @@ else:
 # ## Where the idea loses
 #
 # - **Against one pass.** Two products more, 29% of all FLOP. Who does not need the same bits twice may want them back.
-# - **Small shapes.** Three launches and autograd's own work: 16 tokens and 2 heads took 413 us of host time for forward and
-#   backward, where PyTorch took 179 (same H200, same day). The recorded table above has the host's share at large shapes:
+# - **Small shapes.** Four launches and autograd's own work take the host longer than the GPU.
+# - **Large head_dim.** dkdv holds two sums in registers, dk and dv, where dq holds one. At head_dim 256 its tile of keys falls to
+#   32, too few for Hopper's large matrix instructions.
+#
+# Both recorded on the same H200, the same day:
 
 # %%
 case = recorded.FULL
 for name in (recorded.OURS, recorded.AHEAD):
-    print(f"{case.label}, {name:12}: {recorded.milliseconds(case)[name]:.2f} ms on the GPU, {recorded.host_ms(case, name):.2f} ms of host time")
+    print(f"{case.label}, {name:13}: GPU {recorded.milliseconds(case)[name]:.2f} ms, host {recorded.host_ms(case, name):.2f} ms")
+print("16 tokens, 2 heads, host:", ", ".join(f"{name} {us} us" for name, us in recorded.TINY_HOST_US.items()))
+print("head_dim 256, TFLOP/s:", ", ".join(f"{name} {tflops}" for name, tflops in recorded.HEAD_DIM_256_TFLOPS.items()))
 
 # %% [markdown]
-# - **Large head_dim.** dkdv holds k, v, dk and dv of its tile at the same time, twice what dq holds. At head_dim 256 its tile of
-#   keys falls to 32, too few for Hopper's large matrix instructions: 311 TFLOP/s against 468 for dq (same H200).
 # - **Few kv heads.** One program for each tile of keys and *kv* head: MQA at batch 1 leaves SMs without work.
 #
 # > **To keep**
@@ -553,9 +562,8 @@ for name in (recorded.OURS, recorded.AHEAD):
 # > - gradcheck in float64 before anything else.
 #
 # **Left out.** Dropout, which must make the same random numbers again. The gradients of a bias, which do need all of dS. Second
-# derivatives: `once_differentiable` refuses them. One pass with dQ handed on in a fixed order, as FlashAttention-3's
-# deterministic mode does; sequences packed end to end (the package's `flash_attn_varlen_func` has a backward as well).
+# derivatives: `once_differentiable` refuses them. One pass that hands its dQ on in a fixed order. Sequences packed end to end
+# (the package's `flash_attn_varlen_func` has a backward as well).
 #
 # **Read next.** Dao, *FlashAttention-2* (arXiv 2307.08691), algorithm 2. Dao et al., *FlashAttention* (arXiv 2205.14135),
-# appendix B.2, where the memory-efficient backward is derived. Milakov and Gimelshein (arXiv 1805.02867) for the lse that makes
-# it possible. Then lesson 07: how to measure, so that numbers like the ones above can be believed.
+# appendix B.2, where the memory-efficient backward is derived. Then lesson 07: how to measure, so that numbers like the ones above can be believed.

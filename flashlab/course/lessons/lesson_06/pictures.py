@@ -6,12 +6,12 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from flashlab.course.lessons.lesson_06 import recorded
 from flashlab.course.plots import drawing, plot
 from flashlab.reference.tiling import Tiling
-from flashlab.widgets.style import ACCENT, DONE, FAINT, INK, MUTED, NOW, PANEL, READ, RULE, WRITE
+from flashlab.widgets.style import ACCENT, DONE, FAINT, INK, MUTED, NOW, PANEL, READ, SKIP, WRITE
 
 
-def _box(ax, x, y, text, color, width=9.0, height=5.0, **style):
-    ax.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, fc=color, ec=MUTED, lw=1.1))
-    ax.text(x, y, text, ha="center", va="center", fontsize=11.5, **style)
+def _box(ax, x, y, text, color, width=9.0, height=5.0, **edge):
+    ax.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, fc=color, **{"ec": MUTED, "lw": 1.2} | edge))
+    ax.text(x, y, text, ha="center", va="center", fontsize=11.5, weight="bold")
 
 
 def _arrow(ax, start, end, color=INK, **style):
@@ -23,10 +23,13 @@ def there_and_back() -> None:
     with plot(9.8, 3.7) as ax:
         drawing(ax, 98, 37)
         top, middle, low, bottom = 33, 24, 13, 4
-        for x, y, name in ((8, top, "Q"), (8, middle, "K"), (34, top, "S"), (60, top, "P"), (60, middle, "V"), (88, top, "O")):
-            _box(ax, x, y, name, DONE if name in "QKV" else READ)
-        for x, y, name in ((88, low, "dO"), (60, low, "dP"), (60, bottom, "dV"), (34, low, "dS"), (8, low, "dQ"), (8, bottom, "dK")):
-            _box(ax, x, y, name, NOW if name in ("dO", "dP", "dS") else FAINT, weight="bold")
+        boxes = ((8, top, "Q"), (8, middle, "K"), (34, top, "S"), (60, top, "P"), (60, middle, "V"), (88, top, "O"),
+                 (88, low, "dO"), (60, low, "dP"), (60, bottom, "dV"), (34, low, "dS"), (8, low, "dQ"), (8, bottom, "dK"))  # fmt: skip
+        for x, y, name in boxes:
+            if name in ("S", "P", "dS", "dP"):
+                _box(ax, x, y, name, PANEL, ls=(0, (4, 3)))
+            else:
+                _box(ax, x, y, name, NOW if name in ("dQ", "dK", "dV") else DONE)
         for start, end in (((12.7, top), (29.2, top)), ((12.7, middle), (29.2, top - 1.5)), ((38.7, top), (55.2, top)),
                            ((64.7, top), (83.2, top)), ((64.7, middle), (83.2, top - 1.5))):  # fmt: skip
             _arrow(ax, start, end)
@@ -40,8 +43,11 @@ def there_and_back() -> None:
             ax.text(x, y, text, ha="center", color=INK, fontsize=10)
         for x, y, text in back:
             ax.text(x, y, text, ha="center", color=ACCENT, fontsize=10)
-        ax.text(98, middle - 4.5, "forward", ha="right", color=MUTED, weight="bold")
-        ax.text(98, bottom - 1, "backward", ha="right", color=ACCENT, weight="bold")
+        ax.text(88, middle, "forward", ha="center", color=INK, weight="bold")
+        ax.text(88, bottom, "backward", ha="center", color=ACCENT, weight="bold")
+        for color, ls, name in ((DONE, "-", "given, in HBM"), (PANEL, (0, (4, 3)), "only ever a tile of it"), (NOW, "-", "wanted")):
+            ax.add_patch(Rectangle((0, 0), 0, 0, fc=color, ec=MUTED, ls=ls, label=name))
+        ax.legend(loc="upper center", bbox_to_anchor=(0.36, 0.56), ncols=3, fontsize=9.5)
 
 
 def one_row(p: torch.Tensor, dp: torch.Tensor) -> None:
@@ -155,7 +161,7 @@ def forward_and_backward() -> None:
         for row, (name, ms) in enumerate(times):
             first = recorded.forward_ms(case, name)
             ax.barh(row, first, color=DONE, height=0.6, ec="white", lw=0.6)
-            ax.barh(row, ms - first, left=first, color=READ if name == recorded.OURS else MUTED, height=0.6, ec="white", lw=0.6)
+            ax.barh(row, ms - first, left=first, color=READ if name == recorded.OURS else SKIP, height=0.6, ec="white", lw=0.6)
             ax.text(ms + 0.1, row, f"{ms:.2f} ms", va="center", weight="bold")
         for products, y in ((7, len(times) - 0.32), (9, len(times) + 0.12)):
             ms = products / 2 * forward
@@ -163,7 +169,7 @@ def forward_and_backward() -> None:
             ax.text(ms + 0.1, y, f"{products} products at the best rate: {ms:.2f} ms", color=ACCENT, va="center",
                     bbox=dict(fc=PANEL, ec="none", pad=1))  # fmt: skip
         ax.barh(0, 0, color=DONE, label="forward (recorded alone)")
-        ax.barh(0, 0, color=RULE, label="the rest: backward")
+        ax.barh(0, 0, color=SKIP, label="the rest: backward (ours blue)")
         ax.set_yticks(range(len(times)), [name for name, _ in times], color=INK)
         ax.set(ylim=(len(times) + 0.4, -0.6), xlim=(0, 15), xlabel="milliseconds")
         ax.tick_params(left=False)

@@ -14,6 +14,8 @@ CASES = tuple(shape.alike(causal=causal) for shape in (FULL, FULL.alike(batch=2,
 # how many products of matrices each one does.
 KERNELS_MS = {"preprocess": 0.050, "dkdv": 1.94, "dq": 1.23}
 PRODUCTS = {"preprocess": 0, "dkdv": 4, "dq": 3}
+TINY_HOST_US = {"flashlab": 413, "PyTorch's sdpa": 179}  # forward + backward of 16 tokens, 2 heads (same notes, "Where it stands")
+HEAD_DIM_256_TFLOPS = {"dkdv": 311, "dq": 468}  # without a mask (same notes, "Backward")
 
 
 @cache
@@ -57,6 +59,11 @@ def _times(case: Case) -> dict[str, dict]:
     (result,) = [result for result in record["results"] if Case(**result["case"]) == case]
     entries = [entry for entry in result["entries"] if entry["status"] == "ok" and entry["mode"] == "eager"]
     return {titles[entry["peer"]]: entry["time"] for entry in entries}
+
+
+def preprocess_floor_ms(case: Case) -> float:
+    """Reading o and do, bf16, at the best copy's rate."""
+    return 2 * case.batch * case.seqlen_q * case.heads_q * case.head_dim * 2 / copy_bytes_per_s() * 1e3
 
 
 def forward_ms(case: Case, kernel: str = OURS) -> float:

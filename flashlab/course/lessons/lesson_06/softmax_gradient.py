@@ -69,7 +69,7 @@ def _row(seed, n, sharp=1.0):
 
 
 def _napkin():
-    p, dp = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([1.0, 0.0, 0.0]).double()
+    p, dp = (torch.tensor(row, dtype=torch.float64) for row in ([0.5, 0.3, 0.2], [1.0, 0.0, 0.0]))
     return [Case("p = (0.5, 0.3, 0.2), dp = (1, 0, 0)", (p, dp))]
 
 
