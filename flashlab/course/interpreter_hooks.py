@@ -24,25 +24,36 @@ ADDRESS = (1 << MARK_BIT) - 1
 UNKNOWN = "(loaded pointer)"  # an address that no argument of the launch led to
 
 
+_listeners: list = []  # all that listen now, the first of them outermost
+_guards: list = []  # those of them that want memory guarded
+
+
 @contextlib.contextmanager
-def listening(listener):
+def listening(listener, guard: bool = False):
     """Every launch inside runs in the interpreter, on CPU tensors, and tells the listener:
 
     ``launch(kernel, arguments)`` before the first program, arguments being {name: elements from its first to its last};
     ``program(index, grid)``; ``access(name, element, itemsize, write)`` for each load and store, with the elements of
     the lanes that are not masked off, counted from the argument's first (a numpy array of int64, in no order);
     and ``launched(grid)`` after the last program.
+
+    ``guard``: lanes outside their tensor touch nothing. Such a load gives NaN (-1 of an integer), such a store is
+    dropped.
     """
     from flashlab.kernels import backend
 
     with contextlib.ExitStack() as stack:
-        if not backend.interpreting():
-            stack.enter_context(_interpreting())
-        _wrap(stack, listener)
+        if not _listeners:
+            if not backend.interpreting():
+                stack.enter_context(_interpreting())
+            _wrap(stack)
+        for held in (_listeners, _guards)[: 1 + guard]:
+            held.append(listener)
+            stack.callback(held.pop)
         yield
 
 
-def _wrap(stack, listener) -> None:
+def _wrap(stack) -> None:
     import numpy as np
     from triton.runtime import interpreter
 
@@ -53,51 +64,73 @@ def _wrap(stack, listener) -> None:
 
     def launch(self, *args, **kwargs):
         function = self.fn
-        self.fn = _Marked(function, args, kwargs, listener)
+        self.fn = _Marked(function, args, kwargs)
         marked.append(self.fn)
         try:
             run(self, *args, **kwargs)
         finally:
             self.fn = function
             marked.pop()
-        listener.launched(builder.grid_dim)
+        for listener in _listeners:
+            listener.launched(builder.grid_dim)
 
     def told(pointer, mask, *directions):
-        """The pointer without its mark, after the listener has heard of the access."""
-        address = pointer.data & np.uint64(ADDRESS)
-        mask = mask if mask is None or isinstance(mask, np.ndarray) else mask.data
-        active = pointer.data if mask is None else pointer.data[np.broadcast_to(mask, pointer.data.shape)]
+        """(the pointer without its mark, the lanes that are on and may be), after the listeners have heard of them."""
+        on = np.ones(pointer.data.shape, bool)
+        if mask is not None:
+            on &= mask if isinstance(mask, np.ndarray) else mask.data
         itemsize = max(1, pointer.get_element_ty().primitive_bitwidth // 8)
-        marks = active >> np.uint64(MARK_BIT)
-        for mark in np.unique(marks):
-            name, first = marked[-1].argument(int(mark))
-            element = ((active[marks == mark] & np.uint64(ADDRESS)).astype(np.int64) - first) // itemsize
-            for write in directions:
-                listener.access(name, element, itemsize, write)
-        return Handle(address, pointer.dtype)
+        marks, address = pointer.data >> np.uint64(MARK_BIT), pointer.data & np.uint64(ADDRESS)
+        for mark in np.unique(marks[on]):
+            name, first, span = marked[-1].argument(int(mark))
+            mine = on & (marks == mark)
+            element = (address[mine].astype(np.int64) - first) // itemsize
+            for listener in _listeners:
+                for write in directions:
+                    listener.access(name, element, itemsize, write)
+            if _guards and span is not None:
+                on[mine] = (element >= 0) & (element < span)
+        return Handle(address, pointer.dtype), Handle(on, mask_type)
 
+    def masked_load(pointer, mask, *rest, **named):
+        plain, on = told(pointer, mask, False)
+        value = load(plain, on, *rest, **named)
+        if _guards:
+            stray = ~on.data & (mask if isinstance(mask, np.ndarray) else mask.data)
+            value.data[stray] = np.float64("nan") if value.data.dtype.kind == "f" else np.int64(-1).astype(value.data.dtype)
+        return value
+
+    def masked_store(pointer, value, mask, *rest, **named):
+        plain, on = told(pointer, mask, True)
+        return store(plain, value, on, *rest, **named)
+
+    def atomic_rmw(op, pointer, value, mask, *rest, **named):
+        plain, on = told(pointer, mask, False, True)
+        return rmw(op, plain, value, on, *rest, **named)
+
+    def atomic_cas(pointer, *rest, **named):
+        return cas(told(pointer, None, False, True)[0], *rest, **named)
+
+    mask_type = interpreter.tl.int1
     _set(stack, interpreter.GridExecutor, "__call__", launch)
-    wrapped = {
-        "create_masked_load": lambda p, mask, *a, **k: load(told(p, mask, False), mask, *a, **k),
-        "create_masked_store": lambda p, v, mask, *a, **k: store(told(p, mask, True), v, mask, *a, **k),
-        "create_atomic_rmw": lambda op, p, v, mask, *a, **k: rmw(op, told(p, mask, False, True), v, mask, *a, **k),
-        "create_atomic_cas": lambda p, *a, **k: cas(told(p, None, False, True), *a, **k),
-    }
-    for name, method in wrapped.items():
-        _set(stack, builder, name, method)
+    _set(stack, builder, "create_masked_load", masked_load)
+    _set(stack, builder, "create_masked_store", masked_store)
+    _set(stack, builder, "create_atomic_rmw", atomic_rmw)
+    _set(stack, builder, "create_atomic_cas", atomic_cas)
 
 
 class _Marked:
     """A kernel's function whose pointers are marked, called once a program."""
 
-    def __init__(self, function, args, kwargs, listener):
-        self.function, self.listener, self.arguments = function, listener, None
+    def __init__(self, function, args, kwargs):
+        self.function, self.arguments = function, None
         self.__name__, self.__globals__ = function.__name__, function.__globals__
         self.__annotations__, self.__signature__ = function.__annotations__, inspect.signature(function)
         named = self.__signature__.parameters
         given = inspect.getcallargs(function, *args, **{name: value for name, value in kwargs.items() if name in named})
-        spans = {name: span for name, value in given.items() if (span := _span(name, value)) is not None}
-        listener.launch(function.__name__, spans)
+        self.spans = {name: span for name, value in given.items() if (span := _span(name, value)) is not None}
+        for listener in _listeners:
+            listener.launch(function.__name__, self.spans)
 
     def __call__(self, **arguments):
         from triton.runtime.interpreter import interpreter_builder as builder
@@ -105,12 +138,16 @@ class _Marked:
         if self.arguments is None:
             self.names, self.firsts = list(arguments), [0] * len(arguments)
             self.arguments = {name: self._mark(value, i) for i, (name, value) in enumerate(arguments.items())}
-        self.listener.program(builder.grid_idx, builder.grid_dim)
+        for listener in _listeners:
+            listener.program(builder.grid_idx, builder.grid_dim)
         return self.function(**self.arguments)
 
-    def argument(self, mark: int) -> tuple[str, int]:
-        """(name, address of its first element) of what carries the mark."""
-        return (self.names[mark - 1], self.firsts[mark - 1]) if mark else (UNKNOWN, 0)
+    def argument(self, mark: int) -> tuple[str, int, int | None]:
+        """(name, address of its first element, elements to its last if it is one tensor) of what carries the mark."""
+        if mark == 0:
+            return UNKNOWN, 0, None
+        name = self.names[mark - 1]
+        return name, self.firsts[mark - 1], self.spans.get(name)
 
     def _mark(self, value, index: int):
         import numpy as np

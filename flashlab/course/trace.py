@@ -6,6 +6,7 @@ traffic between a program and whatever answers it. What caches save, and what a 
 bytes), it cannot know.
 """
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable
@@ -108,7 +109,7 @@ class Trace:
         return "\n".join(lines)
 
 
-def trace(call: Callable[[], Any]) -> Trace:
+def trace(call: Callable[[], Any], guard: bool = False) -> Trace:
     """Run ``call()``, which launches Triton kernels on CPU tensors, and count what they load and store.
 
         t = trace(lambda: copy[(4,)](x, y, 1000, BLOCK=256))
@@ -126,7 +127,7 @@ def trace(call: Callable[[], Any]) -> Trace:
         Whatever the call or a kernel raises.
     """
     _ready()
-    recorder = _count(call)
+    recorder = _count(call, guard)
     if not recorder.launches:
         raise ValueError("nothing was traced: the call launched no Triton kernel")
     return Trace(tuple(recorder.launches), recorder.result)
@@ -168,9 +169,24 @@ class _Recorder:
             self.outside[self.now, name, write] = Outside(self.now, name, write, lanes, farthest, span)
 
 
-def _count(call) -> _Recorder:
+@contextlib.contextmanager
+def guarded():
+    """Kernels launched inside touch nothing outside their tensors, as with ``trace(call, guard=True)``.
+
+    For kernels that are being learnt. Does nothing where kernels are compiled.
+    """
+    from flashlab.kernels import backend
+
+    if backend.interpreting():
+        with listening(_Recorder(), guard=True):
+            yield
+    else:
+        yield
+
+
+def _count(call, guard=False) -> _Recorder:
     recorder = _Recorder()
-    with listening(recorder):
+    with listening(recorder, guard):
         recorder.result = call()
     return recorder
 

@@ -11,13 +11,13 @@ import torch
 import flashlab.kernels  # noqa: F401  before triton: it decides where kernels run
 from flashlab import flash_attn_func, flash_attn_with_kvcache
 from flashlab.course import trace
-from flashlab.course import trace as exported
 from flashlab.kernels import configs
 from flashlab.reference import tiled, traffic
 
 import triton  # isort: skip
 import triton.language as tl  # isort: skip
 
+tracing = sys.modules["flashlab.course.trace"]
 ROOT = Path(__file__).parents[2]
 interpreted = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="wraps the interpreter of this process")
 
@@ -124,6 +124,33 @@ def test_what_lies_outside_a_tensor_is_named():
     assert access == ((2, 0, 0), "x", False, 1, 10, 10)
     assert str(access) == "program (2, 0, 0) loads element 10 of x, which has 10"
     assert not trace(lambda: copy[(1,)](held[4:], held[2:], 4, BLOCK=4)).outside
+
+
+@triton.jit
+def without_masks(p_x, p_y, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK) - 1
+    tl.store(p_y + offsets, tl.load(p_x + offsets))
+
+
+def test_a_guarded_kernel_touches_nothing_outside_its_tensors():
+    x, held = torch.arange(5.0), torch.zeros(7)
+    t = trace(lambda: without_masks[(2,)](x, held[1:6], BLOCK=4), guard=True)
+    assert torch.equal(held[1:6], x) and held[0] == held[6] == 0
+    assert [(a.program[0], a.argument, a.element, a.elements) for a in t.outside] == [
+        (0, "x", -1, 1), (0, "y", -1, 1), (1, "x", 6, 2), (1, "y", 6, 2)
+    ]  # fmt: skip
+    everything = torch.zeros(8)
+    trace(lambda: without_masks[(2,)](x, everything[1:], BLOCK=4), guard=True)
+    assert everything[1:6].tolist() == x.tolist() and everything[6:].isnan().all() and everything[0] == 0
+
+
+@interpreted
+def test_a_guard_around_a_trace_does_not_disturb_it():
+    x, y = torch.ones(4), torch.zeros(4)
+    with tracing.guarded():
+        t = trace(lambda: copy[(2,)](x, y, 8, BLOCK=4))
+        without_masks[(1,)](x, torch.empty(4), BLOCK=4)
+    assert t.loaded == {"x": 32} and len(t.outside) == 2 and torch.equal(x, y)
 
 
 def test_several_launches_add_up_and_the_result_is_kept():
@@ -265,9 +292,8 @@ def test_it_counts_where_kernels_are_compiled_and_puts_everything_back():
 def test_a_triton_that_has_changed_is_refused_in_one_sentence(gone, monkeypatch):
     from triton.runtime import interpreter
 
-    module = sys.modules["flashlab.course.trace"]
     monkeypatch.delattr(interpreter, gone)
-    module._ready.cache_clear()
+    tracing._ready.cache_clear()
     with pytest.raises(RuntimeError, match=r"^Triton \S+ runs its interpreter in a way .* not know.*AttributeError"):
         trace(lambda: None)
 
@@ -275,8 +301,7 @@ def test_a_triton_that_has_changed_is_refused_in_one_sentence(gone, monkeypatch)
 def test_a_count_that_is_wrong_is_noticed(monkeypatch):
     from flashlab.kernels import canary
 
-    module = sys.modules["flashlab.course.trace"]
-    module._ready.cache_clear()
+    tracing._ready.cache_clear()
     run = canary.largest_error
     monkeypatch.setattr(canary, "largest_error", lambda dtype, n: run(dtype, n=n - 1))
     with pytest.raises(RuntimeError, match="its count of a known kernel is wrong"):
@@ -287,9 +312,9 @@ def test_a_count_that_is_wrong_is_noticed(monkeypatch):
 
 def test_this_triton_is_known():
     """The canary: one clear sentence where the Triton installed has changed."""
-    sys.modules["flashlab.course.trace"]._ready.cache_clear()
-    sys.modules["flashlab.course.trace"]._ready()
+    tracing._ready.cache_clear()
+    tracing._ready()
 
 
 def test_it_is_what_a_lesson_imports():
-    assert exported is sys.modules["flashlab.course.trace"].trace
+    assert trace is tracing.trace
