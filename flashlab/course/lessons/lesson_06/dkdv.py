@@ -7,11 +7,14 @@ import torch
 
 from flashlab.course.lessons.data import normal
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
+from flashlab.course.trace import trace
 
 with contextlib.suppress(ImportError):  # no Triton on this system: the lesson can be read, its kernel cannot run
     from flashlab.kernels import backend  # noqa: I001  first of all: it decides where kernels run
     import triton
     import triton.language as tl
+
+GUARD = 4096  # elements before and behind every input of the checks
 
 # exp of a hidden score may be inf. A GPU says nothing then; the interpreter computes with numpy, which warns.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
@@ -125,7 +128,7 @@ def _reference(
 
 
 def do_read_as_contiguous(q, k, v, do, lse, delta, block_m, block_n):
-    do = do.as_strided(do.shape, (do.shape[1] * do.shape[2], do.shape[2], 1))
+    do = do.as_strided(do.shape, (do.shape[1] * do.shape[2], do.shape[2], 1), do.storage_offset())
     return _reference(q, k, v, do, lse, delta)
 
 
@@ -188,6 +191,111 @@ def first_tile_top_left(q, k, v, do, lse, delta, block_m, block_n):
     return _reference(q, k, v, do, lse, delta, unseen=late)
 
 
+def dv_from_ds(q, k, v, do, lse, delta, block_m, block_n):
+    dk, _ = _reference(q, k, v, do, lse, delta)
+    group, scale = q.shape[0] // k.shape[0], q.shape[-1] ** -0.5
+    i, j = torch.arange(q.shape[1], device=q.device)[:, None], torch.arange(k.shape[1], device=q.device)
+    s = q @ k.repeat_interleave(group, dim=0).mT * scale
+    p = torch.exp(s - lse[..., None]).masked_fill(j > i + k.shape[1] - q.shape[1], 0.0)
+    ds = p * (do @ v.repeat_interleave(group, dim=0).mT - delta[..., None])
+    return dk, (ds.mT @ do).unflatten(0, (-1, group)).sum(dim=1)
+
+
+def dv_scaled(q, k, v, do, lse, delta, block_m, block_n):
+    dk, dv = _reference(q, k, v, do, lse, delta)
+    return dk, dv * q.shape[-1] ** -0.5
+
+
+def own_key_hidden(q, k, v, do, lse, delta, block_m, block_n):
+    return _reference(q, k, v, do, lse, delta, unseen=lambda i, j: j >= i + k.shape[1] - q.shape[1])
+
+
+def rows_of_the_kv_head(q, k, v, do, lse, delta, block_m, block_n):
+    heads = torch.arange(q.shape[0], device=q.device) // (q.shape[0] // k.shape[0])
+    return _reference(q[heads], k, v, do, lse[heads], delta[heads])
+
+
+def ds_not_transposed(q, k, v, do, lse, delta, block_m, block_n):
+    if block_m != block_n:
+        raise RuntimeError("the tiles' shapes do not fit")
+    scale, group, shift = q.shape[-1] ** -0.5, q.shape[0] // k.shape[0], k.shape[1] - q.shape[1]
+    pad = lambda x: torch.nn.functional.pad(x, (0, 0, 0, -x.shape[1] % block_m))
+    wide_q, wide_do = pad(q), pad(do)
+    wide_k, wide_v = (pad(x).repeat_interleave(group, dim=0) for x in (k, v))
+    i, j = torch.arange(wide_q.shape[1], device=q.device)[:, None], torch.arange(wide_k.shape[1], device=q.device)
+    stats = lambda x: pad(x[..., None])
+    p = torch.exp(wide_q @ wide_k.mT * scale - stats(lse)).masked_fill(j > i + shift, 0.0)
+    ds = p * (wide_do @ wide_v.mT - stats(delta))
+    tiles = ds.unflatten(2, (-1, block_n)).unflatten(1, (-1, block_m))  # (heads, query tile, row, key tile, column)
+    dk = torch.einsum("hmrnc,hmcd->hnrd", tiles, wide_q.unflatten(1, (-1, block_m))).flatten(1, 2)[:, : k.shape[1]] * scale
+    return dk.unflatten(0, (-1, group)).sum(dim=1), _reference(q, k, v, do, lse, delta)[1]
+
+
+def _kernel(q, k, v, do, lse, delta, block_m, block_n, masked, clamped):
+    """The solution without the mask of the rows, or with a loop that may begin before row 0."""
+
+    @triton.jit
+    def kernel(
+        p_q, p_k, p_v, p_do, p_lse, p_delta, p_dk, p_dv, stride_doh, stride_dot, stride_dod, seqlen_q, seqlen_k, scale,
+        GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+        CLAMPED: tl.constexpr,
+    ):  # fmt: skip
+        start_n, kv_head = tl.program_id(0) * BLOCK_N, tl.program_id(1)
+        dims, cols = tl.arange(0, D), start_n + tl.arange(0, BLOCK_N)
+        keys = (kv_head * seqlen_k + cols)[:, None] * D + dims
+        inside = cols[:, None] < seqlen_k
+        b_k, b_v = tl.load(p_k + keys, mask=inside, other=0.0), tl.load(p_v + keys, mask=inside, other=0.0)
+        dk, dv = tl.zeros([BLOCK_N, D], tl.float32), tl.zeros([BLOCK_N, D], tl.float32)
+        offset = seqlen_k - seqlen_q
+        first = start_n - offset
+        if CLAMPED:
+            first = tl.maximum(first, 0)
+        first = first // BLOCK_M * BLOCK_M
+        for member in range(GROUP):
+            head = kv_head * GROUP + member
+            for start_m in range(first, seqlen_q, BLOCK_M):
+                rows = start_m + tl.arange(0, BLOCK_M)
+                valid = rows < seqlen_q
+                if not MASKED:
+                    valid = rows == rows
+                stats = head * seqlen_q + rows
+                b_q = tl.load(p_q + stats[:, None] * D + dims, mask=valid[:, None], other=0.0)
+                b_do = tl.load(
+                    p_do + head * stride_doh + rows[:, None] * stride_dot + dims * stride_dod, mask=valid[:, None], other=0.0
+                )
+                lse = tl.load(p_lse + stats, mask=valid, other=0.0)
+                delta = tl.load(p_delta + stats, mask=valid, other=0.0)
+                s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
+                p = tl.where(cols[None, :] <= rows[:, None] + offset, tl.exp(s - lse[:, None]), 0.0)
+                dp = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")
+                ds = p * (dp - delta[:, None])
+                dv += tl.dot(tl.trans(p), b_do, input_precision="ieee")
+                dk += tl.dot(tl.trans(ds), b_q, input_precision="ieee")
+        tl.store(p_dk + keys, dk * scale, mask=inside)
+        tl.store(p_dv + keys, dv, mask=inside)
+
+    dk, dv = torch.empty_like(k), torch.empty_like(v)
+    grid = (triton.cdiv(k.shape[1], block_n), k.shape[0])
+    kernel[grid](
+        q, k, v, do, lse, delta, dk, dv, *do.stride(), q.shape[1], k.shape[1], q.shape[2] ** -0.5,
+        GROUP=q.shape[0] // k.shape[0], D=q.shape[2], BLOCK_M=block_m, BLOCK_N=block_n, MASKED=masked, CLAMPED=clamped,
+    )  # fmt: skip
+    return dk, dv
+
+
+def rows_not_masked(q, k, v, do, lse, delta, block_m, block_n):
+    return _kernel(q, k, v, do, lse, delta, block_m, block_n, masked=False, clamped=True)
+
+
+def before_row_zero(q, k, v, do, lse, delta, block_m, block_n):
+    return _kernel(q, k, v, do, lse, delta, block_m, block_n, masked=True, clamped=False)
+
+
+def dk_not_added(q, k, v, do, lse, delta, block_m, block_n):
+    dk, dv = _reference(q, k, v, do, lse, delta)
+    return torch.zeros_like(dk), dv
+
+
 def nothing_added(q, k, v, do, lse, delta, block_m, block_n):
     return torch.zeros_like(k), torch.zeros_like(v)
 
@@ -211,7 +319,14 @@ def _finished(q, k, v, do):
     s = s.masked_fill(j > i + k.shape[1] - q.shape[1], -torch.inf)
     o = torch.softmax(s, dim=-1).nan_to_num(0.0) @ v.repeat_interleave(group, dim=0)
     numbers = torch.logsumexp(s, dim=-1), (do * o).sum(dim=-1)
-    return tuple(x.float().to(device()) for x in (q, k, v, do, *numbers))
+    return tuple(_guarded(x) for x in (q, k, v, do, *numbers))
+
+
+def _guarded(x: torch.Tensor) -> torch.Tensor:
+    """x in float32 where kernels run, sevens before and behind it: an access outside hits these, the same each time."""
+    buffer = torch.full((GUARD + x.numel() + GUARD,), 7.0, device=device())
+    buffer[GUARD : GUARD + x.numel()] = x.float().to(device()).flatten()
+    return buffer[GUARD : GUARD + x.numel()].view(x.shape)
 
 
 def _case(label: str, parts, block_m: int = 16, block_n: int = 16) -> Case:
@@ -219,7 +334,11 @@ def _case(label: str, parts, block_m: int = 16, block_n: int = 16) -> Case:
 
 
 def _one_head():
-    return [_case("one head, 32 x 32", problem(10, 1, 1, 32, 32)), _case("one head, 32 x 32", problem(10, 1, 1, 32, 32), 16, 32)]
+    return [_case("32 queries, 32 keys", problem(10, 1, 1, 32, 32))]
+
+
+def _block_sizes():
+    return [_case("32 queries, 32 keys", problem(10, 1, 1, 32, 32), *blocks) for blocks in ((16, 32), (32, 16))]
 
 
 def _chunk():
@@ -246,14 +365,24 @@ def _hidden_giant():
 
 def _strided():
     q, k, v, do, _, _ = (x.cpu().double() for x in problem(60, 2, 2, 16, 16))
-    summed = do.as_strided(do.shape, (0, 0, 0))  # as out.sum().backward() sends it
-    turned = do.transpose(0, 1).contiguous().transpose(0, 1)  # heads inside tokens
+    heads, tokens, dims = do.shape
     cases = []
-    for label, strided in (("a do of stride 0", summed), ("a do whose heads lie inside its tokens", turned)):
-        q_, k_, v_, _, lse, delta = _finished(q, k, v, strided)
-        storage = do.float().to(device()) if strided is summed else do.float().transpose(0, 1).contiguous().to(device())
-        cases.append(_case(label, (q_, k_, v_, storage.as_strided(do.shape, strided.stride()), lse, delta)))
+    for label, strides in (
+        ("a do of stride 0, as out.sum().backward() sends it", (0, 0, 0)),
+        ("a do whose heads lie inside its tokens", (dims, heads * dims, 1)),
+    ):
+        q_, k_, v_, _, lse, delta = _finished(q, k, v, do.as_strided(do.shape, strides))
+        storage = _guarded(do)
+        cases.append(_case(label, (q_, k_, v_, storage.as_strided(do.shape, strides, GUARD), lse, delta)))
     return cases
+
+
+def _inside(dkdv):
+    for shape in ((2, 1, 21, 27), (1, 1, 16, 48)):
+        parts = tuple(x.cpu() for x in problem(80, *shape))
+        outside = trace(lambda parts=parts: dkdv(*parts, 16, 16)).outside
+        if outside:
+            return f"{shape[2]} queries, {shape[3]} keys, tiles of 16 x 16: {outside[0]}"
 
 
 EXERCISE = Exercise(
@@ -273,7 +402,9 @@ EXERCISE = Exercise(
         "tl.dot(tl.trans(ds), b_q, ...).",
     ),
     sub_checks=(
-        SubCheck("one head, and the block size does not matter", cases=_one_head),
+        SubCheck("every load and store stays inside its tensor", test=_inside),
+        SubCheck("one head", cases=_one_head),
+        SubCheck("block size does not change the answer", cases=_block_sizes),
         SubCheck("more keys than queries: aligned at the bottom right", cases=_chunk),
         SubCheck("lengths not divisible by the block", cases=_ragged),
         SubCheck("grouped heads add up", cases=_grouped),
@@ -286,6 +417,48 @@ EXERCISE = Exercise(
             nothing_added,
             "dk and dv are zero everywhere: nothing was added to them.",
             "Does your loop run at all, and do dk and dv change in it (dk += ..., not a new name)?",
+        ),
+        Mistake(
+            dk_not_added,
+            "dv is right and dk is zero: nothing was added to dk.",
+            "Does dk itself change in your loop (dk += ..., not a new name)?",
+        ),
+        Mistake(
+            rows_not_masked,
+            "The last query tile reaches past the last row, and it was loaded without a mask. What lies there, of another head or of "
+            "nobody, was taken for queries.",
+            "Which of your four loads say mask=valid (or valid[:, None]) and other=0.0?",
+        ),
+        Mistake(
+            before_row_zero,
+            "With more keys than queries start_n - offset is negative, and the loop begins before row 0: it reads what lies before "
+            "the tensors.",
+            "What does max(0, ...) become in Triton?",
+        ),
+        Mistake(
+            dv_from_ds,
+            "dv was made from ds. ds is the gradient of the scores, and no score depends on v.",
+            "o = p v. Which matrix multiplies v there?",
+        ),
+        Mistake(
+            dv_scaled,
+            "dv was multiplied by the scale. The scale stands between q and k, v never meets it.",
+            "o = p v. Is there a scale in it?",
+        ),
+        Mistake(
+            ds_not_transposed,
+            "ds was used as it stands, (queries, keys), where dk needs (keys, queries). Square tiles hide it from the shapes.",
+            "dk has one row for each key. Over what does it sum?",
+        ),
+        Mistake(
+            own_key_hidden,
+            "The mask hides one key too many: a query sees the key at its own position.",
+            "Is it < or <= between cols and rows + offset?",
+        ),
+        Mistake(
+            rows_of_the_kv_head,
+            "q, lse and delta were read at kv_head, but they have a row for each query head.",
+            "How many heads do q, lse and delta have, and which number counts them?",
         ),
         Mistake(
             do_read_as_contiguous,

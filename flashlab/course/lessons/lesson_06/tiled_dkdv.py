@@ -124,6 +124,17 @@ def mask_top_left(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, o, lse, do, block_m, block_n, offset=0)
 
 
+def own_key_hidden(q, k, v, o, lse, do, block_m, block_n):
+    shift = k.shape[0] - q.shape[0]
+    late = lambda start_n: max(0, start_n - shift) // block_m * block_m
+    return _loops(q, k, v, o, lse, do, block_m, block_n, offset=shift - 1, first=late)
+
+
+def dv_scaled(q, k, v, o, lse, do, block_m, block_n):
+    dk, dv = solution(q, k, v, o, lse, do, block_m, block_n)
+    return dk, dv * q.shape[1] ** -0.5
+
+
 def first_tile_top_left(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, o, lse, do, block_m, block_n, first=lambda start_n: start_n // block_m * block_m)
 
@@ -256,6 +267,16 @@ EXERCISE = Exercise(
             mask_top_left,
             "The mask is aligned at the top left: query 0 at key 0. The last query must see the last key.",
             "Where does seqlen_k - seqlen_q appear in your mask and in your first query tile?",
+        ),
+        Mistake(
+            own_key_hidden,
+            "The mask hides one key too many: a query sees the key at its own position.",
+            "Is it > or >= between j and i + offset?",
+        ),
+        Mistake(
+            dv_scaled,
+            "dv was multiplied by the scale. The scale stands between q and k, v never meets it.",
+            "o = p v. Is there a scale in it?",
         ),
         Mistake(
             first_tile_top_left,

@@ -113,6 +113,14 @@ def against_the_maximum_of_the_tile(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), tile)
 
 
+def lse_along_the_keys(q, k, v, o, lse, do, block_m, block_n):
+    return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), lambda b_s, rows: torch.exp(b_s - lse[rows]))
+
+
+def sign_of_delta(q, k, v, o, lse, do, block_m, block_n):
+    return _loops(q, k, v, do, block_m, block_n, -(do * o).sum(dim=1), _exact(lse))
+
+
 def exponentials_apart(q, k, v, o, lse, do, block_m, block_n):
     apart = lambda b_s, rows: torch.exp(b_s) / torch.exp(lse[rows])[:, None]
     return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), apart)
@@ -227,6 +235,16 @@ EXERCISE = Exercise(
             against_the_maximum_of_the_tile,
             "p was measured against the tile's maximum. That belongs to the forward pass, where lse is not known yet.",
             "Which number of the forward pass was kept so that the maximum is not needed again?",
+        ),
+        Mistake(
+            lse_along_the_keys,
+            "lse was lined up with the keys. In square tiles that is silently wrong; elsewhere PyTorch refuses.",
+            "lse has one number a row. Which of a tile's two dimensions does a bare lse line up with?",
+        ),
+        Mistake(
+            sign_of_delta,
+            "D was added to dp. It is the mean, and the mean is taken off.",
+            "Look at the sign in ds = p * (dp - D).",
         ),
         Mistake(
             exponentials_apart,
