@@ -8,7 +8,7 @@ BLOCK, ALL = 35e9, 4480e9  # bytes per second: one block alone, all of the GPU (
 
 
 def spec(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
-    each = min(block_bytes_per_s, gpu_bytes_per_s / blocks)  # what one block gets: its own pace, or its share of the GPU's
+    each = min(block_bytes_per_s, gpu_bytes_per_s / blocks)  # one block's: its own pace, or its share
     reading = max(kv_bytes / blocks / each for _block in range(blocks))
     computing = flop / blocks * max(1, blocks / sms) / sm_flop_per_s  # an SM does the FLOP of its blocks in turn
     return 1e6 * max(reading, computing)
@@ -116,10 +116,12 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "The spec looks at one block. Look at all of them: which rate do `blocks` blocks reach together, and where does it end?",
-        "Reading: kv_bytes over the smaller of blocks * block_bytes_per_s and gpu_bytes_per_s. Each block reads its own part, "
-        "all at the same time.",
-        "Computing: flop over the SMs at work, min(blocks, sms), times sm_flop_per_s. Both go on at once: take the longer.",
+        "The spec looks at one block. Look at all of them: which rate do `blocks` blocks reach together, and where "
+        "does it end?",
+        "Reading: kv_bytes over the smaller of blocks * block_bytes_per_s and gpu_bytes_per_s. Each block reads its "
+        "own part, all at the same time.",
+        "Computing: flop over the SMs at work, min(blocks, sms), times sm_flop_per_s. Both go on at once: take the "
+        "longer.",
         "1e6 microseconds are a second.",
     ),
     sub_checks=(
@@ -131,8 +133,8 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             a_full_gpu,
-            "This is the time on a full GPU, whatever the grid. It is what one expects of a datasheet, and 16 times too short "
-            "for 8 blocks.",
+            "This is the time on a full GPU, whatever the grid. It is what one expects of a datasheet, and 16 times "
+            "too short for 8 blocks.",
             "Where does `blocks` appear in your function?",
         ),
         Mistake(
@@ -142,8 +144,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             one_after_the_other,
-            "Reading and computing are added. They go on at the same time, some warps waiting while others compute, so the "
-            "longer one decides.",
+            "Reading and computing are added. They go on at the same time, some warps waiting while others compute, "
+            "so the longer one decides.",
             "What did the roofline of lesson 00 do with its two limits?",
         ),
         Mistake(
@@ -158,8 +160,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             share_of_the_sms,
-            "Here 8 of 132 SMs get 8/132 of the bandwidth, and 132 blocks all of it. That is not measured but assumed: what a "
-            "block pulls by itself is given, and 128 of them are enough here.",
+            "Here 8 of 132 SMs get 8/132 of the bandwidth, and 132 blocks all of it. That is not measured but "
+            "assumed: what a block pulls by itself is given, and 128 of them are enough here.",
             "Which of the arguments says what one block reads by itself?",
         ),
         Mistake(
@@ -183,5 +185,5 @@ EXERCISE = Exercise(
             "What is 1e6 for?",
         ),
     ),
-    keep="Time = max(bytes / min(blocks x block rate, GPU rate), FLOP / SMs at work): few blocks make the first term long.",
+    keep="Time = max(bytes / min(blocks x block rate, GPU rate), FLOP / SMs at work): few blocks make it long.",
 )
