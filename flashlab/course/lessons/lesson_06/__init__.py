@@ -162,7 +162,7 @@ LESSON = Lesson(
         Prediction(
             id="06.flop_ratio",
             question=(
-                "The backward pass as naive_backward writes it, scores computed again. How many times the FLOP of the forward "
+                "The backward pass as naive.backward writes it, scores computed again. How many times the FLOP of the forward "
                 "pass are that? Count products of matrices; exp and the rest are small beside them."
             ),
             unit="times",

@@ -184,7 +184,7 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Begin with one query head for each kv head: the five lines of naive_backward, with .mT for .T (heads are in front) and "
+        "Begin with one query head for each kv head: the lines of naive.backward, with .mT for .T (heads are in front) and "
         "dim=-1 for dim=1.",
         "Grouped heads: compute with wide copies, wide_k = k.repeat_interleave(group, dim=0), as the forward does. dq is done "
         "then; dk and dv come out with heads_q heads.",

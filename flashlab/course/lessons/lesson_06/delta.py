@@ -16,7 +16,7 @@ def spec(p, v, do, o):
 def stub(p, v, do, o):
     """p: (seqlen_q, seqlen_k), v: (seqlen_k, head_dim), do and o: (seqlen_q, head_dim).
 
-    Returns D (seqlen_q,) twice: by_keys from p, v and do (do not use o); by_features from do and o (do not use p or v).
+    Returns D (seqlen_q,) twice: by_keys from p, v and do, without o; by_features from do and o, without p or v.
     """
     raise NotImplementedError
 
@@ -24,7 +24,7 @@ def stub(p, v, do, o):
 def solution(p, v, do, o):
     """p: (seqlen_q, seqlen_k), v: (seqlen_k, head_dim), do and o: (seqlen_q, head_dim).
 
-    Returns D (seqlen_q,) twice: by_keys from p, v and do (do not use o); by_features from do and o (do not use p or v).
+    Returns D (seqlen_q,) twice: by_keys from p, v and do, without o; by_features from do and o, without p or v.
     """
     dp = do @ v.T
     by_keys = (p * dp).sum(dim=1)

@@ -33,12 +33,14 @@ def spec(q, k, v, do, lse, delta, block_m, block_n):
 def stub(q, k, v, do, lse, delta, block_m, block_n):
     """q, do: (heads_q, seqlen_q, head_dim), k, v: (heads_kv, seqlen_k, head_dim), float32, contiguous but for do.
 
-    lse, delta: (heads_q, seqlen_q). Causal, bottom right. Returns dk and dv. head_dim and the blocks are powers of two.
+    lse, delta: (heads_q, seqlen_q). Causal, aligned at the bottom right. Returns dk and dv, like k and v.
+    head_dim and the blocks are powers of two.
     """
 
     @triton.jit
     def kernel(
-        p_q, p_k, p_v, p_do, p_lse, p_delta, p_dk, p_dv, stride_doh, stride_dot, stride_dod, seqlen_q, seqlen_k, scale,
+        p_q, p_k, p_v, p_do, p_lse, p_delta, p_dk, p_dv,
+        stride_doh, stride_dot, stride_dod, seqlen_q, seqlen_k, scale,
         GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         start_n, kv_head = tl.program_id(0) * BLOCK_N, tl.program_id(1)
@@ -63,12 +65,14 @@ def stub(q, k, v, do, lse, delta, block_m, block_n):
 def solution(q, k, v, do, lse, delta, block_m, block_n):
     """q, do: (heads_q, seqlen_q, head_dim), k, v: (heads_kv, seqlen_k, head_dim), float32, contiguous but for do.
 
-    lse, delta: (heads_q, seqlen_q). Causal, bottom right. Returns dk and dv. head_dim and the blocks are powers of two.
+    lse, delta: (heads_q, seqlen_q). Causal, aligned at the bottom right. Returns dk and dv, like k and v.
+    head_dim and the blocks are powers of two.
     """
 
     @triton.jit
     def kernel(
-        p_q, p_k, p_v, p_do, p_lse, p_delta, p_dk, p_dv, stride_doh, stride_dot, stride_dod, seqlen_q, seqlen_k, scale,
+        p_q, p_k, p_v, p_do, p_lse, p_delta, p_dk, p_dv,
+        stride_doh, stride_dot, stride_dod, seqlen_q, seqlen_k, scale,
         GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     ):  # fmt: skip
         start_n, kv_head = tl.program_id(0) * BLOCK_N, tl.program_id(1)

@@ -11,9 +11,9 @@ CASES = tuple(shape.alike(causal=causal) for shape in (FULL, FULL.alike(batch=2,
               for causal in (False, True))  # fmt: skip
 
 # FULL's backward kernels by themselves, same machine, day and versions (docs/kernels-notes.md, "Backward"), milliseconds; and
-# how many products of matrices each one does.
+# how many products of matrices they do.
 KERNELS_MS = {"preprocess": 0.050, "dkdv": 1.94, "dq": 1.23}
-PRODUCTS = {"preprocess": 0, "dkdv": 4, "dq": 3}
+PRODUCTS = {"dkdv": 4, "dq": 3}
 TINY_HOST_US = {"flashlab": 413, "PyTorch's sdpa": 179}  # forward + backward of 16 tokens, 2 heads (same notes, "Where it stands")
 HEAD_DIM_256_TFLOPS = {"dkdv": 311, "dq": 468}  # without a mask (same notes, "Backward")
 

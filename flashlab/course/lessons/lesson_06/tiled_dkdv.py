@@ -17,19 +17,21 @@ def spec(q, k, v, o, lse, do, block_m, block_n):
 
 
 def stub(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right. Returns dk and dv, like k and v.
-    Keys outside, block_n at a time; queries inside, block_m at a time; query tiles that see no key of the tile are skipped.
+    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right.
+    Returns dk and dv, like k and v. Keys outside, block_n at a time; queries inside, block_m at a time;
+    query tiles that see no key of the tile are skipped.
     """
     raise NotImplementedError
 
 
 def solution(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right. Returns dk and dv, like k and v.
-    Keys outside, block_n at a time; queries inside, block_m at a time; query tiles that see no key of the tile are skipped.
+    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right.
+    Returns dk and dv, like k and v. Keys outside, block_n at a time; queries inside, block_m at a time;
+    query tiles that see no key of the tile are skipped.
     """
     scale, offset = q.shape[1] ** -0.5, k.shape[0] - q.shape[0]
     delta = (do * o).sum(dim=1)

@@ -16,17 +16,19 @@ def spec(q, k, v, o, lse, do, block_m, block_n):
 
 
 def stub(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim). Queries outside, block_m at a time; keys inside, block_n at a time.
+    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim).
+    Queries outside, block_m at a time; keys inside, block_n at a time.
     """
     raise NotImplementedError
 
 
 def solution(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim). Queries outside, block_m at a time; keys inside, block_n at a time.
+    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim).
+    Queries outside, block_m at a time; keys inside, block_n at a time.
     """
     scale = q.shape[1] ** -0.5
     delta = (do * o).sum(dim=1)
