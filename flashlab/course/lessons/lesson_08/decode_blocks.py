@@ -43,6 +43,16 @@ def rounded_down(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, 
     return batch * heads * (queries // block_m)
 
 
+def always_one_more(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    heads, queries = (heads_kv, seqlen_q * (heads_q // heads_kv)) if pack_gqa else (heads_q, seqlen_q)
+    return batch * heads * (queries // block_m + 1)
+
+
+def group_for_heads(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    group = heads_q // heads_kv
+    return batch * group * -(-seqlen_q // block_m)
+
+
 def fractions_of_tiles(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
     heads, queries = (heads_kv, seqlen_q * (heads_q // heads_kv)) if pack_gqa else (heads_q, seqlen_q)
     return batch * heads * queries / block_m
@@ -100,6 +110,10 @@ def _prefill():
     return [_case(1, 8, 2, 500, 500, 128, False), _case(1, 8, 2, 500, 500, 128, True)]
 
 
+def _divides():
+    return [_case(1, 4, 2, 256, 512, 128, False), _case(3, 16, 1, 1, 4096, 16, True)]
+
+
 EXERCISE = Exercise(
     id="08.decode_blocks",
     title="The grid of a decode step",
@@ -119,6 +133,7 @@ EXERCISE = Exercise(
         SubCheck("a batch", cases=_batch),
         SubCheck("more packed rows than BLOCK_M", cases=_many_rows),
         SubCheck("a prompt of 500 tokens, by the same formula", cases=_prefill),
+        SubCheck("rows that fill their tiles exactly", cases=_divides),
     ),
     mistakes=(
         Mistake(
@@ -137,6 +152,17 @@ EXERCISE = Exercise(
             rounded_down,
             "The number of query tiles is rounded down. One query in tiles of 64 would then be no block at all.",
             "How many tiles does a single query need?",
+        ),
+        Mistake(
+            always_one_more,
+            "One tile too many where BLOCK_M divides the rows: // and + 1 is not rounding up.",
+            "How many tiles of 128 are 256 queries?",
+        ),
+        Mistake(
+            group_for_heads,
+            "The group, heads_q / heads_kv, is counted in the place of heads. The group says how many rows a tile "
+            "gains; blocks are counted by the heads that remain outside it.",
+            "32 query heads on 8 kv heads: how many packed tiles are there, and how many rows has each?",
         ),
         Mistake(
             fractions_of_tiles,

@@ -63,6 +63,11 @@ def share_of_the_sms(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_p
     return 1e6 * max(kv_bytes / (gpu_bytes_per_s * busy / sms), flop / (busy * sm_flop_per_s))
 
 
+def one_block_an_sm(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
+    busy = min(blocks, sms)
+    return 1e6 * max(kv_bytes / min(busy * block_bytes_per_s, gpu_bytes_per_s), flop / (busy * sm_flop_per_s))
+
+
 def every_block_reads_all(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
     reading = kv_bytes / min(block_bytes_per_s, gpu_bytes_per_s / blocks)
     return 1e6 * max(reading, flop / (min(blocks, sms) * sm_flop_per_s))
@@ -82,9 +87,12 @@ def in_seconds(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, 
     return solution(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s) / 1e6
 
 
-def _case(name, kv_bytes, flop, blocks):
-    label = f"{name}: {kv_bytes / 1e9:.2f} GB, {flop / 1e9:.1f} GFLOP, {blocks} blocks on {H200.sms} SMs"
-    return Case(label, (kv_bytes, flop, blocks, H200.sms, BLOCK, ALL, H200.dense_16bit_flops / H200.sms))
+def _case(name, kv_bytes, flop, blocks, block=BLOCK):
+    label = (
+        f"{name}: {kv_bytes / 1e9:.2f} GB, {flop / 1e9:.1f} GFLOP, {blocks} blocks of {block / 1e9:g} GB/s on "
+        f"{H200.sms} SMs"
+    )
+    return Case(label, (kv_bytes, flop, blocks, H200.sms, block, ALL, H200.dense_16bit_flops / H200.sms))
 
 
 def _few():
@@ -100,6 +108,10 @@ def _half():
 
 def _full():
     return [_case("batch 64, 4096 keys", 2**30, 4.3e9, 512), _case("batch 128, 1024 keys", 2**29, 2.1e9, 1024)]
+
+
+def _small_blocks():
+    return [_case("lesson 00's kernel", 2**30, 4.3e9, blocks, 10.5e9) for blocks in (264, 512)]
 
 
 def _arithmetic():
@@ -128,6 +140,7 @@ EXERCISE = Exercise(
         SubCheck("few blocks: each at its own pace", cases=_few),
         SubCheck("half of the GPU", cases=_half),
         SubCheck("many blocks: the memory's pace", cases=_full),
+        SubCheck("blocks that read slowly, several on an SM", cases=_small_blocks),
         SubCheck("where arithmetic takes longer", cases=_arithmetic),
     ),
     mistakes=(
@@ -163,6 +176,12 @@ EXERCISE = Exercise(
             "Here 8 of 132 SMs get 8/132 of the bandwidth, and 132 blocks all of it. That is not measured but "
             "assumed: what a block pulls by itself is given, and 128 of them are enough here.",
             "Which of the arguments says what one block reads by itself?",
+        ),
+        Mistake(
+            one_block_an_sm,
+            "No more blocks than SMs read here. An SM holds several blocks, and while one waits another reads: "
+            "lesson 00's 264 blocks read nearly twice what 132 do.",
+            "Which of the two terms has a limit that goes by SMs?",
         ),
         Mistake(
             every_block_reads_all,

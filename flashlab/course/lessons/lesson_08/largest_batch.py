@@ -60,6 +60,16 @@ def megabytes(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, e
     return max(0, room // (2 * layers * heads_kv * head_dim * element_bytes * tokens))
 
 
+def kilobytes(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
+    room = int(memory_mib * 2**10 * share) - weights
+    return max(0, room // (2 * layers * heads_kv * head_dim * element_bytes * tokens))
+
+
+def not_whole(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
+    room = int(memory_mib * 2**20 * share) - weights
+    return max(0, room / (2 * layers * heads_kv * head_dim * element_bytes * tokens))
+
+
 def share_of_the_rest(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
     room = int((memory_mib * 2**20 - weights) * share)
     return max(0, room // (2 * layers * heads_kv * head_dim * element_bytes * tokens))
@@ -170,6 +180,16 @@ EXERCISE = Exercise(
             megabytes,
             "A MiB is taken for a million bytes: 5% of the memory is gone. nvidia-smi counts in MiB, 2**20 bytes.",
             "How many bytes are 143,771 MiB?",
+        ),
+        Mistake(
+            kilobytes,
+            "Nothing fits: a MiB is taken for 1024 bytes, and the weights alone are then more than the memory.",
+            "How many bytes has a MiB?",
+        ),
+        Mistake(
+            not_whole,
+            "A fraction of a sequence is counted: / where // is wanted.",
+            "If 6.96 sequences fit, how many can run?",
         ),
         Mistake(
             share_of_the_rest,

@@ -1,5 +1,8 @@
 """08.packed_decode: a decode kernel in Triton. One program a kv head, its query heads as the rows of a tile."""
 
+import contextlib
+import warnings
+
 import torch
 
 from flashlab.course.lessons.data import normal
@@ -83,14 +86,14 @@ def solution(q, k, v, block_n):
     return o
 
 
-def _walk(q, k, v, block_n, *, scale=None, exp=torch.exp, rescale_acc=True, rescale_l=True):
+def _walk(q, k, v, block_n, *, scale=None, exp=torch.exp, rescale_acc=True, rescale_l=True, shared=False):
     """The tile loop in PyTorch, with one part exchanged."""
     rows = q.unflatten(1, (k.shape[1], -1))
     m, l, acc = torch.full_like(rows[..., 0], -torch.inf), torch.zeros_like(rows[..., 0]), torch.zeros_like(rows)
     for start_n in range(0, k.shape[2], block_n):
         tile = slice(start_n, start_n + block_n)
         s = rows @ k[:, :, tile].mT * (q.shape[2] ** -0.5 if scale is None else scale)
-        m_new = torch.maximum(m, s.amax(dim=-1))
+        m_new = torch.maximum(m, s.amax(dim=(-2, -1))[..., None] if shared else s.amax(dim=-1))
         factor, p = exp(m - m_new), exp(s - m_new[..., None])
         l = l * (factor if rescale_l else 1) + p.sum(dim=-1)
         acc = acc * (factor[..., None] if rescale_acc else 1) + p @ v[:, :, tile]
@@ -160,6 +163,33 @@ def loads_not_masked(q, k, v, block_n):
         q, k, v, o, k.shape[2], q.shape[2] ** -0.5, GROUP=q.shape[1] // k.shape[1], D=q.shape[2], BLOCK_N=block_n
     )
     return o
+
+
+def too_many_programs(q, k, v, block_n):
+    o = torch.full_like(q, float("nan"))
+    solution_kernel[(q.shape[0] * q.shape[1],)](
+        q, k, v, o, k.shape[2], q.shape[2] ** -0.5, GROUP=q.shape[1] // k.shape[1], D=q.shape[2], BLOCK_N=block_n
+    )
+    return o
+
+
+def keys_of_the_first_head(q, k, v, block_n):
+    return _walk(q, k[:1, :1].expand_as(k), v[:1, :1].expand_as(v), block_n)
+
+
+def group_interleaved(q, k, v, block_n):
+    turned = q.unflatten(1, (-1, k.shape[1])).transpose(1, 2)
+    o = _walk(turned.flatten(1, 2), k, v, block_n)
+    return o.view(turned.shape).transpose(1, 2).flatten(1, 2)
+
+
+def m_stays(q, k, v, block_n):
+    last = (k.shape[2] - 1) // block_n * block_n
+    return _walk(q, k[:, :, last:], v[:, :, last:], block_n)
+
+
+def one_maximum_for_all_rows(q, k, v, block_n):
+    return _walk(q, k, v, block_n, shared=True)
 
 
 def batch_not_in_the_grid(q, k, v, block_n):
@@ -243,6 +273,13 @@ def _heads_and_batch():
     return _cases(40, (3, 8, 2, 16, 16))
 
 
+def _sharp_and_mild():
+    q, k, v = problem(70, 1, 2, 1, 32)
+    k[0, 0, 5] = 200 * q[0, 1]  # the second row has a score in the hundreds, which would leave the first nothing
+    q[0, 0] -= (q[0, 0] @ q[0, 1]) / (q[0, 1] @ q[0, 1]) * q[0, 1]
+    return [Case("one row with a score in the hundreds beside a mild one, 32 keys, BLOCK_N 16", (q, k, v, 16), 2e-5)]
+
+
 def _multi_head():
     return _cases(50, (2, 3, 3, 16, 16))
 
@@ -268,6 +305,14 @@ def _loaded_once(packed_decode):
         )
 
 
+@contextlib.contextmanager
+def _quietly():
+    """Guarded, and without numpy's warnings of what a GPU computes in silence."""
+    with guarded(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
+
+
 EXERCISE = Exercise(
     id="08.packed_decode",
     title="A packed decode kernel",
@@ -290,6 +335,7 @@ EXERCISE = Exercise(
         SubCheck("a length not divisible by BLOCK_N", cases=_ragged),
         SubCheck("several kv heads and sequences", cases=_heads_and_batch),
         SubCheck("as many kv heads as query heads", cases=_multi_head),
+        SubCheck("a sharp row beside a mild one", cases=_sharp_and_mild),
         SubCheck("K and V are loaded once for each kv head, and nothing beside them", test=_loaded_once),
     ),
     mistakes=(
@@ -298,6 +344,35 @@ EXERCISE = Exercise(
             "The answer is right, but each query head has a program of its own and loads K and V again: GROUP times "
             "the bytes. Bytes are what a decode step consists of.",
             "How many rows of q does one of your programs load?",
+        ),
+        Mistake(
+            too_many_programs,
+            "There are more programs than kv heads: those beyond the last read and write outside the tensors. On a "
+            "GPU that is somebody else's memory.",
+            "Is your grid counted by query heads or by kv heads?",
+        ),
+        Mistake(
+            keys_of_the_first_head,
+            "Every program reads the keys of the first head of the first sequence: kv_head is not in the addresses.",
+            "Where in K do the keys of kv head 1 begin?",
+        ),
+        Mistake(
+            group_interleaved,
+            "The heads are grouped the wrong way. Query heads 0 to GROUP - 1 share kv head 0: neighbours, not every "
+            "heads_kv-th.",
+            "Which query heads are your rows?",
+        ),
+        Mistake(
+            m_stays,
+            "Only the last tile counts. m is still -inf in every turn, so the rescale is exp(-inf) = 0 and wipes out "
+            "what was there.",
+            "What happens to m at the end of a turn?",
+        ),
+        Mistake(
+            one_maximum_for_all_rows,
+            "One maximum serves all rows of the tile. A row whose scores lie far below it is left with "
+            "exp(-hundreds) = 0 everywhere, and 0 / 0 is NaN.",
+            "What is the shape of m_new?",
         ),
         Mistake(
             batch_not_in_the_grid,
@@ -352,6 +427,6 @@ EXERCISE = Exercise(
             "Which keys are cols in the second turn?",
         ),
     ),
-    within=guarded,
+    within=_quietly,
     keep="One program a kv head: its query heads are rows, K and V come once, and the tile loop is lesson 03's.",
 )

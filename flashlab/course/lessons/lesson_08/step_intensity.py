@@ -51,6 +51,15 @@ def batch_shares_the_cache(batch, heads_q, heads_kv, seqlen_k, head_dim, element
     return flop / ((2 * heads_kv * seqlen_k * head_dim + 2 * batch * heads_q * head_dim) * element_bytes)
 
 
+def flop_of_one_sequence(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    return solution(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes) / batch
+
+
+def q_without_o(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    flop = 4 * batch * heads_q * seqlen_k * head_dim
+    return flop / ((2 * batch * heads_kv * seqlen_k * head_dim + batch * heads_q * head_dim) * element_bytes)
+
+
 def width_forgotten(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
     return solution(batch, heads_q, heads_kv, seqlen_k, head_dim, 1)
 
@@ -86,7 +95,7 @@ def _batch():
 
 
 def _formats():
-    return [_case(1, 32, 8, 131072, 128, 1), _case(2, 32, 8, 4096, 64, 4)]
+    return [_case(1, 32, 8, 131072, 128, 1), _case(3, 32, 8, 4096, 64, 4)]
 
 
 def _short():
@@ -141,6 +150,16 @@ EXERCISE = Exercise(
             "The batch is in the FLOP but not in the bytes, as if all sequences shared one cache. That is true of "
             "weights; each sequence has K and V of its own.",
             "Whose keys does sequence 2 attend to?",
+        ),
+        Mistake(
+            flop_of_one_sequence,
+            "The batch is in the bytes but not in the FLOP: all sequences are read for the work of one.",
+            "What happens to both numbers when batch doubles?",
+        ),
+        Mistake(
+            q_without_o,
+            "Almost: either q or o is missing. One is read, the other written, and they are of the same size.",
+            "How many of the four tensors do you count?",
         ),
         Mistake(
             width_forgotten,
