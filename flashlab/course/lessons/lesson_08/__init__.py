@@ -1,5 +1,8 @@
 """Lesson 08: how few blocks a decode step has, what that costs, what a batch buys, and what memory forbids."""
 
+from flashlab import kernels  # noqa: F401  before triton: it decides where kernels run
+
+# isort: split
 import math
 
 from flashlab.course.lessons.lesson_08 import (
@@ -106,6 +109,16 @@ def _unsplit(said, actual):
     )
 
 
+def _filled(said, actual):
+    size = recorded.kv_bytes(1, HEADS_KV, LONG)
+    least = size / recorded.gpu_bytes_per_s() * 1e6
+    return (
+        f"{size / 1e9:.2f} GB at the best recorded read, {recorded.gpu_bytes_per_s() / 1e9:.0f} GB/s, are {least:.0f} "
+        f"us. The other {actual - least:.0f} us are a second launch, which puts the parts together, and starts and "
+        "ends that are not full."
+    )
+
+
 def _gain(said, actual):
     return (
         "64 sequences do 64 times the FLOP and read 64 times the bytes, for each has a cache of its own. What a "
@@ -184,6 +197,17 @@ LESSON = Lesson(
             unit="us",
             answer=lambda: recorded.decode(1, HEADS_Q, HEADS_KV, LONG, "flashlab-unsplit"),
             explain=_unsplit,
+            source="Recorded",
+        ),
+        Prediction(
+            id="08.filled",
+            question=(
+                "The same bytes, read by many more blocks than there are SMs (their keys split, as lesson 09 does it). "
+                f"{recorded.gpu_bytes_per_s() / 1e9:.0f} GB/s is the best that was recorded. How many microseconds now?"
+            ),
+            unit="us",
+            answer=lambda: recorded.decode(1, HEADS_Q, HEADS_KV, LONG),
+            explain=_filled,
             source="Recorded",
         ),
         Prediction(
