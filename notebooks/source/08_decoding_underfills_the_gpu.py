@@ -133,6 +133,12 @@ for seqlen_k in (64, 256, 1024):
 check("08.decode_blocks", decode_blocks)
 
 # %% [markdown]
+# `flashlab.hardware` counts the same way, and knows the tiles of keys beside them:
+
+# %%
+print(decode_grid(batch=16, heads_q=32, heads_kv=8, seqlen_k=8192, block_n=64))
+
+# %% [markdown]
 # ## A decode kernel
 #
 # Now the kernel. First without packing, complete: a program is one query head. It finds the kv head that it reads, and
@@ -239,8 +245,8 @@ for model, heads_q, heads_kv in (("Llama-2-7B", 32, 32), ("Llama-3.1-8B", 32, 8)
 # %% [markdown]
 # Share 8 kv heads among 8 GPUs, and each has *one*. There it is, the 0.93%.
 #
-# Mind also what is measured. SMs with a block is one thing, bandwidth another, arithmetic a third. For arithmetic the
-# claim is right, and it stays right when every SM is at work, as the next section shows.
+# Mind also what is measured. SMs with a block is one thing, bandwidth another, arithmetic a third. Of the arithmetic a
+# decode step uses very little, and it stays so when every SM is at work. That comes first.
 #
 # ## How much work is in a byte?
 #
@@ -256,7 +262,7 @@ predict("08.batch_gain", times=...)
 # $$I = \frac{4 \cdot b \cdot h_q \cdot N \cdot d}{2 \cdot (2 \cdot b \cdot h_{kv} \cdot N \cdot d)} = \frac{h_q}{h_{kv}}
 # \quad \text{in 16 bits, for a long cache}$$
 #
-# The group is all there is. # Write it, with q and o counted as well.
+# The group is all there is. Write it, with q and o counted as well.
 
 # %%
 # spec: 08.step_intensity
@@ -280,12 +286,14 @@ print(f"needed to be busy on an H200: {H200.ridge:.0f} FLOP per byte; on an A100
 
 # %%
 pictures.two_intensities()
-by_bytes = intensity(1, 32, 8, 131072) * recorded.gpu_bytes_per_s()
-print(f"most that this attention can use of an H200's arithmetic: {100 * by_bytes / H200.dense_16bit_flops:.1f}%")
+for group in (1, 2, 4, 8):
+    rate = intensity(1, 8 * group, 8, 131072) * recorded.gpu_bytes_per_s()  # FLOP per second, every SM at work
+    print(f"{group} query heads per kv head: at most {100 * rate / H200.dense_16bit_flops:.1f}% of an H200's arithmetic")
 
 # %% [markdown]
-# Under 2%, with every SM at work. So "less than 1%" of the *arithmetic* is near the truth for many models, and no kernel
-# can help it. A kernel can help the bandwidth. Forget FLOP in a decode step: count bytes, and ask how fast they come.
+# At most, and with every SM at work. With a group of 1 or 2, "less than 1%" *of the arithmetic* is the plain truth, for
+# any batch and any kernel. What a kernel can help is the bandwidth. So forget FLOP in a decode step: count bytes, and ask
+# how fast they come.
 #
 # ## How long does it take?
 #
@@ -300,8 +308,8 @@ for blocks, rate in recorded.underfill().items():
         print(f"{blocks:6} {rate / 1e9:8.0f} {100 * rate / recorded.gpu_bytes_per_s():10.1f}%")
 
 # %% [markdown]
-# (Lesson 00's single block read 10.5 GB/s, this one reads 35. Same GPU, same 256 threads. What differs is the bytes each
-# of them has under way: Little's law. A curve like this belongs to a *kernel*.)
+# (Lesson 00's single block read 10.5 GB/s, this one reads 35. Both on an H200, both with 256 threads. What differs is
+# the bytes that each has under way: Little's law. A curve like this belongs to a *kernel*.)
 #
 # A decode step of batch 1 has 8 blocks and 131072 keys to read. How long?
 
@@ -403,7 +411,8 @@ for name in ("a100", "h200", "b200"):
     print(f"{gpu(name).name:14} {sms} SMs: {full_batch(sms, 32):3} / {full_batch(sms, 8):3} / {full_batch(sms, 1):3}")
 
 # %% [markdown]
-# "Batch below the number of SMs" was the claim. It is 17 sequences on an H200, not 132.
+# "Batch below the number of SMs" was the claim. It is 17 sequences on an H200, not 132. (A block on each SM is not yet all
+# of the bandwidth. In the curve above 132 blocks reach 76%; a decode tile with more under way reaches 96%, at batch 16.)
 #
 # And a batch buys something else, which has nothing to do with attention: the weights are read once for all. A step of
 # the whole model reads
@@ -501,7 +510,7 @@ for wrong in explained.wrong:
 # | a new token attends to all earlier ones | right: one query, the whole cache |
 # | FlashAttention runs in parallel over batch and query length, and decoding has a query length of one | right, and heads are left out: the first version ran batch × heads, the second added tiles of queries |
 # | with a batch below the number of SMs the GPU is underused | heads count too: an H200 is filled by 17 sequences of 8 kv heads |
-# | batch 1 uses less than 1% of an A100 | of its SMs 0.93%, 7.4% or 29.6%, by what counts as a block; of its arithmetic yes, of its bandwidth about what the SMs say |
+# | batch 1 uses less than 1% of an A100 | of its SMs 0.93%, 7.4% or 29.6%, by what counts as a block; on an H200 with 8 blocks 6% of the bandwidth and 0.1% of the arithmetic |
 # | the bottleneck is reading and writing intermediate results | it is reading K and V: 99.997% of the bytes at 131072 keys |
 # | larger batches raise utilisation | right: of the SMs until they are full, of the weights' arithmetic until the ridge; of attention's arithmetic never |
 # | long contexts force small batches | right: 6 of 131072 tokens on an H200 |

@@ -15,7 +15,7 @@ from flashlab.course.lessons.lesson_08 import (
     step_intensity,
 )
 from flashlab.course.spec import Lesson, Prediction, Question
-from flashlab.hardware import decode_grid, gpu, underuse
+from flashlab.hardware import decode_grid, gpu, measured, underuse
 from flashlab.sizing import CacheSpec, plan
 
 # meta-llama/Llama-3.1-8B's config.json, as far as sizes go.
@@ -33,6 +33,7 @@ LLAMA = dict(
 )
 HEADS_Q, HEADS_KV, HEAD_DIM, LAYERS = 32, 8, 128, 32
 LONG = 131072
+ON_EVERY_SM = 132  # blocks of lesson 00's curve, one for each SM of an H200
 H200, A100 = gpu("h200"), gpu("a100")
 
 
@@ -102,10 +103,8 @@ def _unsplit(said, actual):
     read = recorded.read_rate(HEADS_KV)
     size = recorded.kv_bytes(1, HEADS_KV, LONG)
     return (
-        f"K and V are {size / 1e9:.2f} GB, and {HEADS_KV} blocks were seen to read {read / 1e9:.0f} GB/s: "
-        f"{size / read * 1e6:.0f} us. The real step also computes; it reached {size / actual / 1e3:.0f} GB/s. From "
-        f"the datasheet's {H200.hbm_bytes_per_s / 1e9:.0f} GB/s one would expect "
-        f"{size / H200.hbm_bytes_per_s * 1e6:.0f} us."
+        f"K and V are {size / 1e9:.2f} GB, and {HEADS_KV} blocks that only read got {read / 1e9:.0f} GB/s: "
+        f"{size / read * 1e6:.0f} us. This kernel computes as well, and reached {size / actual / 1e3:.0f} GB/s."
     )
 
 
@@ -246,17 +245,20 @@ LESSON = Lesson(
         ),
         Question(
             id="08.q2",
-            text="Why does a GPU with one block on every second SM not read at half of its bandwidth, as a rule?",
+            text=(
+                f"In lesson 00, {ON_EVERY_SM} blocks of 256 threads, one on each SM of an H200, read "
+                f"{dict(measured.UNDERFILL)[ON_EVERY_SM] / 1e9:.0f} of 4800 GB/s. Why not more?"
+            ),
             choices={
-                "a": "the memory is cut into as many parts as there are SMs",
-                "b": "bandwidth is bytes under way over latency: what a block has under way decides, not its SM",
+                "a": "an SM can only reach its own part of the memory",
+                "b": "each block has few bytes under way, and bandwidth is the bytes under way over the latency",
                 "c": "blocks on neighbouring SMs get in each other's way",
                 "d": "the datasheet's bandwidth is for matrix products alone",
             },
             answer="b",
             feedback={
-                "a": "Every SM reaches all of HBM through the L2. What limits a single block that waits for its loads?",
-                "c": "Few blocks have the memory to themselves. What does each of them wait for?",
+                "a": "Every SM reaches all of HBM through the L2. What limits a block that waits for its loads?",
+                "c": "264 blocks read nearly twice as much. What do more blocks add?",
                 "d": "It is for reading and writing anything. Think of Little's law.",
             },
             where="lesson 00, 'Latency, and how it is hidden'",
