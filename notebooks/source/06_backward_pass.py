@@ -391,7 +391,8 @@ for name, given in (("written out", do.contiguous()), ("as it came", do)):
 #
 # ## dK and dV in Triton
 #
-# Your `tiled_dkdv`, now as a kernel. The outer loop is gone: it is the grid. The frame is there. Write the loops.
+# Your `tiled_dkdv`, now as a kernel. The outer loop is gone: it is the grid, one program for each tile of keys and each kv head.
+# The frame is there. Write the loops.
 
 # %%
 # spec: 06.dkdv
