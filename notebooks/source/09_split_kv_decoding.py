@@ -18,12 +18,13 @@ import torch
 from flashlab import flash_attn_with_kvcache
 from flashlab.course import check, hint, predict, progress, quiz, solution, start, trace
 from flashlab.course.lessons.data import normal
-from flashlab.course.lessons.lesson_09 import DEVICE, end_to_end, even_splits, pictures, recorded, room, step_bytes
+from flashlab.course.lessons.lesson_09 import end_to_end, even_splits, pictures, recorded, step_bytes
 from flashlab.hardware import decode_grid, num_splits, waves
 from flashlab.hardware import splits as split_rules
 from flashlab.kernels import combine, decode, decode_plan
 from flashlab.reference.algebra import Partial, merge
 
+# isort: split
 import triton  # after flashlab, which decides where kernels run
 import triton.language as tl
 
@@ -181,17 +182,16 @@ check("09.combine_partials", multiplied)
 # does not change at all. It runs from `first_tile` to `last_tile` instead of from 0 to the end.
 #
 # The loop is given. Write what stands before it, and the two stores behind it. `unit` folds $\log_2 e$ into the scale,
-# so m and l are in base 2. The lse that you store is natural. (Around the kernel stands its launcher. `room` makes a
-# tensor with free memory on both sides, so that a forgotten mask breaks nothing but your result.)
+# so m and l are in base 2. The lse that you store is natural.
 
 # %%
-# spec: 09.split_kernel
+# spec: 09.split_decode
 
 # %%
-# exercise: 09.split_kernel
+# exercise: 09.split_decode
 
 # %%
-check("09.split_kernel", split_kernel)
+check("09.split_decode", split_decode)
 
 # %% [markdown]
 # The length is loaded *inside* the kernel, from the device. So a batch whose rows have different lengths needs
@@ -203,13 +203,13 @@ check("09.split_kernel", split_kernel)
 # nothing. This one you write whole.
 
 # %%
-# spec: 09.combine_kernel
+# spec: 09.combine_splits
 
 # %%
-# exercise: 09.combine_kernel
+# exercise: 09.combine_splits
 
 # %%
-check("09.combine_kernel", combine_kernel)
+check("09.combine_splits", combine_splits)
 
 # %% [markdown]
 # That is Flash-Decoding, all of it.
@@ -491,7 +491,7 @@ excerpt(decode, "    packed = place % row_tiles", "    if SPLIT:")
 # At its end the kernel lets the next one begin:
 
 # %%
-excerpt(decode, "    if EARLY_COMBINE:", "    if SPLIT:\n        if BALANCE")
+excerpt(decode, "    if EARLY_COMBINE:", "    if SPLIT")
 excerpt(combine, "    if STARTED_EARLY:", "    if BALANCE:")
 
 # %% [markdown]

@@ -6,20 +6,11 @@ from flashlab.course.lessons.data import normal
 from flashlab.course.spec import Case
 
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where Triton kernels run: compiled, or interpreted
-
-
 def even_splits(length: int, block_n: int, num_splits: int) -> list[tuple[int, int]]:
     """(start, end) of every split's keys: whole tiles of block_n keys, as evenly as they go; start = end where empty."""
     tiles = -(-length // block_n)
     edges = [min(tiles * i // num_splits * block_n, length) for i in range(num_splits + 1)]
     return list(zip(edges[:-1], edges[1:], strict=True))
-
-
-def room(fill: float, *shape: int) -> torch.Tensor:
-    """A float32 tensor full of ``fill`` amid memory of nobody's, so that a store past its end damages nothing."""
-    spare, size = 1024, torch.Size(shape).numel()
-    return torch.full((spare + size + spare,), fill, device=DEVICE)[spare : spare + size].view(shape)
 
 
 def cache(seed: int, length: int, group: int = 3, head_dim: int = 4, capacity: int | None = None, sharp: float = 1.0):
