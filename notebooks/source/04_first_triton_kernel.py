@@ -297,8 +297,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # So this course uses float32 and float16 in its kernels, and the package widens bfloat16 to float32 wherever it
 # interprets.
 #
-# **Rounding of products.** `tl.dot` of float32 is exact here. On a GPU it uses TF32, with 10 bits of fraction, unless you
-# say `input_precision="ieee"`. Say it where you compare.
+# **Rounding of products.** `tl.dot` of float32 is exact here. On a GPU it uses TF32, with 10 bits of fraction, unless
+# you say `input_precision="ieee"`. Say it where you compare.
 #
 # **Speed.** A launch costs the interpreter milliseconds, whatever the kernel. Measure on a GPU or not at all.
 

@@ -8,6 +8,7 @@ from flashlab.course.report import text
 
 SOFTMAX = lessons.exercise("04.row_softmax")
 SUMS = lessons.exercise("04.row_sums")
+FIRST_BLANK = "inside = ...  # your line: which of the lanes stand for an element of this row"
 
 
 @pytest.fixture
@@ -34,13 +35,13 @@ def test_kernel_and_launcher_are_shown_together_under_the_readers_name():
 def test_the_kernel_counts_when_an_answer_is_compared_with_the_stub(reader):
     stub = sources.stub(SUMS)
     assert author.untouched(SUMS, reader(stub, "row_sums"))
-    begun = stub.replace("inside = ...  # your line: which of the lanes stand for an element of this row", "inside = cols < n")
+    begun = stub.replace(FIRST_BLANK, "inside = cols < n")
     assert begun != stub and not author.untouched(SUMS, reader(begun, "row_sums"))
 
 
 def test_a_line_that_is_left_open_is_found_in_the_kernel(reader):
     stub = sources.stub(SUMS)
-    begun = stub.replace("inside = ...  # your line: which of the lanes stand for an element of this row", "inside = cols < n")
+    begun = stub.replace(FIRST_BLANK, "inside = cols < n")
     answer = reader(begun, "row_sums")
     line = next(i for i, line in enumerate(begun.splitlines(), 6) if "b_x = ..." in line)
     assert f"A `...` still stands at answer_0.py:{line}." in said(SUMS, answer)

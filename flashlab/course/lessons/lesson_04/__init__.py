@@ -38,22 +38,22 @@ def tile_steps() -> int:
 
 def _programs(said, actual):
     return (
-        f"{VECTOR:,} / {BLOCK} is {VECTOR / BLOCK:.2f}, and the rest needs a program too: triton.cdiv rounds up. The last "
-        f"one has {VECTOR % BLOCK} elements and {BLOCK - VECTOR % BLOCK} lanes that are off."
+        f"{VECTOR:,} / {BLOCK} is {VECTOR / BLOCK:.2f}, and the rest needs a program too: triton.cdiv rounds up. The "
+        f"last one has {VECTOR % BLOCK} elements and {BLOCK - VECTOR % BLOCK} lanes that are off."
     )
 
 
 def _lanes(said, actual):
     return (
-        f"The next power of two after {WIDTH} is {block_of(WIDTH)}: {block_of(WIDTH) - WIDTH} of its lanes are off. A row of "
-        "128 would waste none. The arithmetic is paid for all lanes, the bytes only for those that are on."
+        f"The next power of two after {WIDTH} is {block_of(WIDTH)}: {block_of(WIDTH) - WIDTH} of its lanes are off. "
+        f"A row of 128 would waste none. The arithmetic is paid for all lanes, the bytes only for those that are on."
     )
 
 
 def _bytes(said, actual):
     return (
-        f"{ROWS} x {WIDTH} x 4 bytes in and as many out. Lanes that are off load nothing, and nothing is read twice: the "
-        "row stays on the chip."
+        f"{ROWS} x {WIDTH} x 4 bytes in and as many out. Lanes that are off load nothing, and nothing is read twice: "
+        f"the row stays on the chip."
     )
 
 
@@ -66,8 +66,8 @@ def _rate(said, actual):
     one, n = recorded.read_rates()[1] / 1e9, recorded.sms()
     return (
         f"{n} times as many would read {n} x {one:.1f} = {n * one:.0f} GB/s, but the memory of this GPU gives "
-        f"{recorded.ceiling() / 1e9:.0f} at most, and near that they begin to wait for one another. It takes two programs "
-        "for each SM to get there."
+        f"{recorded.ceiling() / 1e9:.0f} at most, and near that they begin to wait for one another. It takes two "
+        f"programs for each SM to get there."
     )
 
 
@@ -104,7 +104,8 @@ LESSON = Lesson(
         Prediction(
             id="04.softmax_bytes",
             question=(
-                f"Softmax of {ROWS} rows of {WIDTH} float32, a program a row. How many KB are loaded and stored together?"
+                f"Softmax of {ROWS} rows of {WIDTH} float32, a program a row. How many KB are loaded and stored "
+                "together?"
             ),
             unit="KB",
             answer=lambda: softmax_bytes() / 1e3,
@@ -113,7 +114,8 @@ LESSON = Lesson(
         Prediction(
             id="04.tile_steps",
             question=(
-                f"{SEQLEN_Q} queries, {SEQLEN_K} keys, tiles of {TILE} x {TILE}. How many steps do all programs do together?"
+                f"{SEQLEN_Q} queries, {SEQLEN_K} keys, tiles of {TILE} x {TILE}. How many steps do all programs do "
+                "together?"
             ),
             unit="steps",
             answer=tile_steps,
@@ -122,8 +124,8 @@ LESSON = Lesson(
         Prediction(
             id="04.read_rate",
             question=(
-                f"On an H200 one program of 256 threads reads {recorded.read_rates()[1] / 1e9:.1f} GB/s. How many GB/s do "
-                f"{recorded.sms()} programs read together, one for each SM?"
+                f"On an H200 one program of 256 threads reads {recorded.read_rates()[1] / 1e9:.1f} GB/s. How many "
+                f"GB/s do {recorded.sms()} programs read together, one for each SM?"
             ),
             unit="GB_per_s",
             answer=lambda: recorded.read_rates()[recorded.sms()] / 1e9,

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.course.lessons.in_triton import guarded, matrix, moves
+from flashlab.course.lessons.in_triton import guarded, matrix, moves, unwritten
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 TOLERANCE = 2e-5
@@ -85,7 +85,7 @@ def solution(q, k, v, block_m, block_n):
 
 MISTAKES = (
     "padding_gets_weight", "v_not_masked", "k_not_masked", "acc_not_rescaled", "scale_forgotten", "last_keys_dropped",
-    "store_not_masked", "stride_of_k_for_v", "not_divided",
+    "store_not_masked", "stride_of_k_for_v", "not_divided", "k_not_transposed",
 )  # fmt: skip
 
 
@@ -109,7 +109,7 @@ def _wrong_kernel(
         pointers_v = p_v + cols[:, None] * (stride_k if WHICH == 7 else stride_v) + dims[None, :]
         b_k = tl.load(pointers_k) if WHICH == 2 else tl.load(pointers_k, mask=inside, other=0.0)
         b_v = tl.load(pointers_v) if WHICH == 1 else tl.load(pointers_v, mask=inside, other=0.0)
-        b_s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
+        b_s = tl.dot(b_q, b_k if WHICH == 9 else tl.trans(b_k), input_precision="ieee")
         b_s = b_s if WHICH == 4 else b_s * scale
         b_s = b_s if WHICH == 0 else tl.where((cols < seqlen_k)[None, :], b_s, float("-inf"))
         m_new = tl.maximum(m, tl.max(b_s, axis=1))
@@ -128,7 +128,7 @@ def _wrong_kernel(
 
 
 def _launch(which, q, k, v, block_m, block_n):
-    o = torch.full(q.shape, float("nan"), device=q.device)
+    o = unwritten(*q.shape, device=q.device)
     _wrong_kernel[(triton.cdiv(q.shape[0], block_m),)](
         q, k, v, o, q.stride(0), k.stride(0), v.stride(0), o.stride(0), q.shape[0], k.shape[0], q.shape[1] ** -0.5,
         q.shape[1], block_m, block_n, MISTAKES.index(which),
@@ -172,6 +172,10 @@ def not_divided(q, k, v, block_m, block_n):
     return _launch("not_divided", q, k, v, block_m, block_n)
 
 
+def k_not_transposed(q, k, v, block_m, block_n):
+    return _launch("k_not_transposed", q, k, v, block_m, block_n)
+
+
 def problem(seed, seqlen_q, seqlen_k, sharp=1.0, gaps=(0, 0, 0), **where):
     """q, k and v of one head; ``sharp`` makes the scores larger. Behind the last row of each lies NaN."""
     gap_q, gap_k, gap_v = gaps
@@ -199,12 +203,13 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "It is tiled_forward of lesson 03 with the outer loop gone: a program is a query tile, and the grid is the loop.",
+        "It is tiled_forward of lesson 03 with the outer loop gone: a program is a query tile, and the grid is the "
+        "loop.",
         "Load b_k and b_v as b_q is loaded, with cols in place of rows, and the mask (cols < seqlen_k)[:, None].",
         'Scores: tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale, then tl.where((cols < seqlen_k)[None, :], '
         'b_s, float("-inf")): a key that does not exist has a score of 0 otherwise, and that is a weight.',
-        "Then the five lines of tile_step with tl in place of torch: m_new, rescale, b_p, l, acc. At the end of the loop's "
-        "body m = m_new.",
+        "Then the five lines of tile_step with tl in place of torch: m_new, rescale, b_p, l, acc. At the end of the "
+        "loop's body m = m_new.",
         "After the loop: tl.store(p_o + rows[:, None] * stride_o + dims[None, :], acc / l[:, None], mask=(rows < "
         "seqlen_q)[:, None]).",
     ),
@@ -222,12 +227,14 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             padding_gets_weight,
-            "The keys behind the end get weight: their score is 0, not -inf, and exp(0 - m) is a weight like any other.",
+            "The keys behind the end get weight: their score is 0, not -inf, and exp(0 - m) is a weight like any "
+            "other.",
             "other=0.0 makes b_k zero there. What does that make of b_s, and what should b_s be?",
         ),
         Mistake(
             v_not_masked,
-            "V is loaded without a mask. The weights there are 0, but 0 times NaN is NaN: one such entry spoils every row.",
+            "V is loaded without a mask. The weights there are 0, but 0 times NaN is NaN: one such entry spoils "
+            "every row.",
             "What does lie behind the last row of v, and what is 0 times that?",
         ),
         Mistake(
@@ -259,6 +266,13 @@ EXERCISE = Exercise(
             stride_of_k_for_v,
             "The rows of v are taken to lie as far apart as those of k.",
             "The kernel is given four strides. Where is each used?",
+        ),
+        Mistake(
+            k_not_transposed,
+            "b_k is multiplied as it lies. With BLOCK_N = head_dim that is silently wrong; otherwise the shapes do "
+            "not fit.",
+            "b_q is (BLOCK_M, D) and b_k is (BLOCK_N, D). Which product has the shape of the scores, (BLOCK_M, "
+            "BLOCK_N)?",
         ),
         Mistake(
             not_divided,

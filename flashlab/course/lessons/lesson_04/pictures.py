@@ -92,7 +92,8 @@ def grid_of_the_head(seqlen_q: int = SEQLEN_Q, seqlen_k: int = SEQLEN_K, tile: i
             ax.text(-4, (i + 0.5) * tile, f"program {i}", ha="right", va="center", weight="bold")
         ax.set(xlim=(-44, cols * tile + 2), ylim=(rows * tile + 12, -12), aspect="equal")
         ax.text(0, -4, f"{seqlen_k} keys", color=MUTED)
-        ax.text(0, rows * tile + 9, "number: step of the loop. Hatched: queries and keys that do not exist", color=MUTED)
+        words = "number: step of the loop. Hatched: queries and keys that do not exist"
+        ax.text(0, rows * tile + 9, words, color=MUTED)
         ax.set_xticks([]), ax.set_yticks([])
         ax.spines[:].set_visible(False)
 

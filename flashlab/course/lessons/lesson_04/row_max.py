@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.course.lessons.in_triton import TOLERANCE, guarded, matrix, moves
+from flashlab.course.lessons.in_triton import TOLERANCE, guarded, matrix, moves, unwritten
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 
@@ -74,7 +74,7 @@ def _wrong_kernel(p_x, p_y, stride, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
 
 def _launch(x, block_m, which):
     m, n = x.shape
-    y = torch.full((m,), float("nan"), device=x.device)
+    y = unwritten(m, device=x.device)
     _wrong_kernel[(triton.cdiv(m, block_m),)](x, y, x.stride(0), m, n, block_m, triton.next_power_of_2(n), which)
     return y
 
@@ -104,7 +104,7 @@ def store_mask_dropped(x, block_m):
 
 
 def _fits():
-    return [Case("8 rows of 16, 4 a program", (matrix(1, 8, 16), 4), TOLERANCE)]
+    return [Case("8 rows of 16, 4 a program", (matrix(1, 8, 16, between=1000.0), 4), TOLERANCE)]
 
 
 def _width():
@@ -119,7 +119,7 @@ def _below_zero():
 
 
 def _height():
-    return [Case("7 rows of 16, 4 a program", (matrix(4, 7, 16), 4), TOLERANCE)]
+    return [Case("7 rows of 16, 4 a program", (matrix(4, 7, 16, between=1000.0), 4), TOLERANCE)]
 
 
 def _arguments():
@@ -133,7 +133,8 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "A tile has two edges. For each of rows and cols ask: which is the last one that exists, and is the next one off?",
+        "A tile has two edges. For each of rows and cols ask: which is the last one that exists, and is the next "
+        "one off?",
         "The last column is n - 1. And with 7 rows, 4 a program, which rows does program 1 take?",
         "Two masks make a tile of masks as two offsets make a tile of offsets: (...)[:, None] & (...)[None, :].",
     ),
@@ -147,8 +148,8 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             rows_not_masked,
-            "The results are right, and yet rows are loaded that do not exist: their maxima are thrown away at the store. "
-            "On a GPU such a load may end the whole process.",
+            "The results are right, and yet rows are loaded that do not exist: their maxima are thrown away at the "
+            "store. On a GPU such a load may end the whole process.",
             "The store knows rows < m. Does the load?",
         ),
         Mistake(

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashlab.course.lessons.in_triton import TOLERANCE, guarded, matrix, moves
+from flashlab.course.lessons.in_triton import TOLERANCE, guarded, matrix, moves, unwritten
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
 
@@ -75,7 +75,7 @@ def _wrong_kernel(p_x, p_y, stride_x, stride_y, n, BLOCK: tl.constexpr, WHICH: t
 
 def _launch(x, which):
     m, n = x.shape
-    y = torch.full((m, n), float("nan"), device=x.device)
+    y = unwritten(m, n, device=x.device)
     _wrong_kernel[(m,)](x, y, x.stride(0), y.stride(0), n, triton.next_power_of_2(n), which)
     return y
 
@@ -116,7 +116,7 @@ def _cases(seed, *widths, rows=3, gap=0, factor=1.0, shift=0.0):
     """One case a width. Scaled in place, so that the NaN around stay where they are."""
     apart = f", {widths[0] + gap} apart" if gap else ""
     return [
-        Case(f"{rows} rows of {n}{apart}", (matrix(seed + n, rows, n, gap).mul_(factor).add_(shift),), TOLERANCE)
+        Case(f"{rows} rows of {n}{apart}", (matrix(seed + n, rows, n, gap, between=50.0).mul_(factor).add_(shift),), TOLERANCE)
         for n in widths
     ]
 
@@ -134,9 +134,10 @@ EXERCISE = Exercise(
     hints=(
         "Five steps: which row (tl.program_id(0)), which columns (tl.arange(0, BLOCK)), which lanes are inside "
         "(cols < n), load, compute, store.",
-        "tl.max(b_x, axis=0) and tl.sum(b_e, axis=0) are the row's maximum and sum; tl.exp works on the whole row at once.",
-        "A lane that is off must count for nothing in the maximum *and* in the sum. What must it hold, so that exp makes "
-        "a 0 of it?",
+        "tl.max(b_x, axis=0) and tl.sum(b_e, axis=0) are the row's maximum and sum; tl.exp works on the whole row "
+        "at once.",
+        "A lane that is off must count for nothing in the maximum *and* in the sum. What must it hold, so that exp "
+        "makes a 0 of it?",
         'Load with mask=cols < n, other=float("-inf"), and store with the same mask.',
     ),
     sub_checks=(
@@ -146,31 +147,33 @@ EXERCISE = Exercise(
         SubCheck("large entries do not overflow", cases=lambda: _cases(400, 33, factor=100.0)),
         SubCheck("rows that lie farther apart than they are wide", cases=lambda: _cases(500, 17, gap=5)),
         SubCheck(
-            "each element is loaded once and stored once, and none outside", test=moves(_arguments, {"x": 2580}, {"y": 2580})
+            "each element is loaded once and stored once, and none outside",
+            test=moves(_arguments, {"x": 2580}, {"y": 2580}),
         ),
     ),
     mistakes=(
         Mistake(
             other_is_zero,
-            "The lanes that are off hold 0, and exp makes a weight of it: the sum is too large. With entries far below zero "
-            "the row vanishes beside it.",
+            "The lanes that are off hold 0, and exp makes a weight of it: the sum is too large. With entries far "
+            "below zero the row vanishes beside it.",
             "Which value of x gives exp(x - max) = 0?",
         ),
         Mistake(
             mask_forgotten_on_load,
-            "The load has no mask: the row's maximum and sum take in what lies behind it, here NaN, elsewhere the next row.",
+            "The load has no mask: the row's maximum and sum take in what lies behind it, the next row or worse.",
             "With n = 17 and BLOCK = 32, which addresses do lanes 17 to 31 load?",
         ),
         Mistake(
             mask_forgotten_on_store,
-            "The store has no mask: a program writes on into the next row. One after another that does not show, because "
-            "the next program writes its own row afterwards; on a GPU they run at the same time, and whoever comes last wins.",
+            "The store has no mask: a program writes on into the next row. One after another that does not show, "
+            "because the next program writes its own row afterwards; on a GPU they run at the same time, and "
+            "whoever comes last wins.",
             "Which lanes may write, and does your tl.store know?",
         ),
         Mistake(
             maximum_not_subtracted,
-            "The maximum is not subtracted. exp(89) is more than float32 can hold; far below zero everything becomes 0 and "
-            "0 / 0 is NaN.",
+            "The maximum is not subtracted. exp(89) is more than float32 can hold; far below zero everything "
+            "becomes 0 and 0 / 0 is NaN.",
             "Lesson 02: which number may be subtracted from all entries, and which one is safe?",
         ),
         Mistake(

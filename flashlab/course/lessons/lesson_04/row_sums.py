@@ -99,8 +99,11 @@ def first_row_always(x):
 
 
 def cases(seed: int, *widths: int, rows: int = 3, gap: int = 3) -> list[Case]:
-    """One case a width; the rows lie ``gap`` NaN apart."""
-    return [Case(f"{rows} rows of {n}, {n + gap} apart", (matrix(seed + n, rows, n, gap),), TOLERANCE) for n in widths]
+    """One case a width; the rows lie ``gap`` large numbers apart."""
+    return [
+        Case(f"{rows} rows of {n}, {n + gap} apart", (matrix(seed + n, rows, n, gap, between=1000.0),), TOLERANCE)
+        for n in widths
+    ]
 
 
 def _arguments():
@@ -114,7 +117,8 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "A row of 33 gets BLOCK = 64 lanes. Lanes 0 to 32 stand for an element, 33 to 63 for nothing: compare cols with n.",
+        "A row of 33 gets BLOCK = 64 lanes. Lanes 0 to 32 stand for an element, 33 to 63 for nothing: compare cols "
+        "with n.",
         "The pointers are p_x + row * stride + cols. tl.load takes mask= and other=: what a lane holds that is off.",
         "Which number may be added to a sum as often as one likes without changing it?",
     ),
@@ -127,7 +131,7 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             mask_forgotten,
-            "There is no mask: the lanes behind the end of the row load what lies there, here NaN, elsewhere the next row.",
+            "There is no mask: the lanes behind the end of the row load what lies there, and it is added to the sum.",
             "With n = 17 and BLOCK = 32, which addresses do lanes 17 to 31 load?",
         ),
         Mistake(

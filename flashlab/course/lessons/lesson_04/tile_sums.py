@@ -104,7 +104,7 @@ def _square():
 
 
 def _gap():
-    return [Case("8 x 16 in tiles of 4 x 8, rows 19 apart", (matrix(3, 8, 16), 4, 8), TOLERANCE)]
+    return [Case("8 x 16 in tiles of 4 x 8, rows 19 apart", (matrix(3, 8, 16, between=1000.0), 4, 8), TOLERANCE)]
 
 
 def _transposed():
@@ -122,9 +122,10 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Element (r, c) lies r * stride_m + c * stride_n elements behind the first one. Say it for one r and one c first.",
-        "rows has shape (BLOCK_M,), cols has (BLOCK_N,). As in PyTorch, [:, None] makes a column of one and [None, :] a "
-        "row of the other; their sum is a tile.",
+        "Element (r, c) lies r * stride_m + c * stride_n elements behind the first one. Say it for one r and one c "
+        "first.",
+        "rows has shape (BLOCK_M,), cols has (BLOCK_N,). As in PyTorch, [:, None] makes a column of one and [None, "
+        ":] a row of the other; their sum is a tile.",
         "rows[:, None] * stride_m is the first half.",
     ),
     sub_checks=(
@@ -152,8 +153,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             width_for_stride,
-            "The row is taken to be as long as the matrix is wide. A view of some columns of a wider matrix has its rows "
-            "farther apart.",
+            "The row is taken to be as long as the matrix is wide. A view of some columns of a wider matrix has its "
+            "rows farther apart.",
             "Which of the kernel's arguments says how far apart rows really lie?",
         ),
         Mistake(
