@@ -381,13 +381,14 @@ def delta_in_triton(o, do):
 
 o = o.detach()
 for name, given in (("written out", do.contiguous()), ("as it came", do)):
-    t = trace(lambda given=given: delta_in_triton(o, given))
+    t = trace(lambda given=given: delta_in_triton(o, given), guard=True)
     print(f"{name:11}", "right" if torch.allclose(t.result, (given * o).sum(dim=1), atol=1e-5) else "wrong;",
           f"{sum(access.elements for access in t.outside)} elements from outside", *t.outside[:1])
 
 # %% [markdown]
-# (`trace` watches every load and store of a kernel.) The kernel read 159 numbers of somebody else. No error, only nonsense, and
-# only in the smallest test that anyone would write. So the strides of $dO$ are arguments.
+# (`trace` watches every load and store of a kernel; with `guard=True` a load outside gives NaN.) On a GPU the kernel would have
+# read 159 numbers of somebody else. No error, only nonsense, and only in the smallest test that anyone would write. So the strides
+# of $dO$ are arguments.
 #
 # ## dK and dV in Triton
 #
