@@ -18,11 +18,14 @@ import torch
 from flashlab import flash_attn_with_kvcache
 from flashlab.course import check, hint, predict, progress, quiz, solution, start, trace
 from flashlab.course.lessons.data import normal
+from flashlab.course.lessons.in_triton import DEVICE
+from flashlab.course.lessons.lesson_08.recorded import launch
 from flashlab.course.lessons.lesson_09 import end_to_end, even_splits, pictures, recorded, step_bytes
 from flashlab.hardware import decode_grid, num_splits, waves
 from flashlab.hardware import splits as split_rules
 from flashlab.kernels import combine, decode, decode_plan
 from flashlab.reference.algebra import Partial, merge
+from flashlab.widgets import TileWalk
 
 # isort: split
 import triton  # after flashlab, which decides where kernels run
@@ -68,8 +71,18 @@ print(f"each of the 8 programs reads {cache / 8 / one / 1e3:.0f} GB/s")
 pictures.two_launches()
 
 # %% [markdown]
-# Two launches. No program of the first needs another one. The second starts when all parts are there. By hand, for 12
-# keys in three splits, with values of one number each:
+# Two launches. No program of the first needs another one. The second starts when all parts are there. Here are 2048 keys
+# and 16 query rows, halfway; drag the number of splits and see the walk get shorter:
+
+# %%
+walk = TileWalk(order="split_kv", seqlen_q=16, block_m=16, seqlen_k=2048, num_splits=8, step=2)
+walk.figure()
+
+# %%
+walk
+
+# %% [markdown]
+# By hand, for 12 keys in three splits, with values of one number each:
 
 # %%
 s, v = torch.tensor([1.0, 2, 0, 1, 5, 0, 1, 1, 2, 2, 2, 0]).double(), torch.arange(12).double()
@@ -118,7 +131,17 @@ print("the same, cut from a capacity of 1024 keys", by_room)
 
 # %% [markdown]
 # The second answer is right, too: every key is in one split. But three of four programs have nothing to do.
-# FlashAttention once did this (issue 1000 of its repository), and no test of the *result* will ever find it.
+# FlashAttention once did this (issue 1000 of its repository), and no test of the *result* will ever find it. A trace
+# does. Does the package share out what is there?
+
+# %%
+q, k, v = normal(1, 1, 1, 4, 16).float(), normal(2, 1, 1024, 2, 16).float(), normal(3, 1, 1024, 2, 16).float()
+moved = trace(lambda: flash_attn_with_kvcache(q, k, v, cache_seqlens=256, num_splits=4))
+read = [moved.launches[0].programs[0, split, 0]["k"][0] // (16 * 4) for split in range(4)]  # a key: 16 numbers of 4 bytes
+print("256 keys in a cache of 1024, 4 splits: the programs of row 0 read", read)
+
+# %% [markdown]
+# It does.
 #
 # ## What a split leaves behind
 #
@@ -351,10 +374,10 @@ print(f"{report.launch['BLOCK_N']} keys a tile, {report.threads} threads, {repor
 # %%
 sweep = recorded.sweep()
 best = min(sweep, key=sweep.get)
-ours = split_rules.splits_to_fill(8, 132, 2, 131072 // 32)
+tile, ours = launch(1, 32, 8, 131072)  # the tile and the splits that the package takes on an H200
 theirs = num_splits(blocks=8, sms=132, key_blocks=131072 // 32)
 print(f"best of the sweep: {best} splits, {sweep[best]:.1f} us")
-print(f"two programs an SM: {ours} splits, {sweep[ours]:.1f} us")
+print(f"{tile.blocks_per_sm} programs an SM, tiles of {tile.BLOCK_N}: {ours} splits, {sweep[ours]:.1f} us")
 print(f"FlashAttention-3: {theirs} splits; recorded were 12 ({sweep[12]:.1f} us) and 16 ({sweep[16]:.1f} us)")
 
 # %% [markdown]
@@ -552,17 +575,19 @@ print(f"{'reading alone':48} {'':37} {recorded.UNEVEN_READ_US:6.0f} us")
 #
 # ## Where the idea loses
 #
-# **Large batches.** 64 sequences make 512 rows, and the GPU is full. Both rules say 1. Then there is no second launch
-# and nothing to merge.
+# **Large batches.** 64 sequences make 512 rows, and the GPU is full. Both rules say 1 then, and there is no second launch
+# and nothing to merge. Splits would bring nothing but their parts.
 
 # %%
 for batch, seqlen in ((1, 131072), (4, 32768), (16, 8192), (64, 4096)):
     rows = decode_grid(batch=batch, heads_q=32, heads_kv=8, seqlen_k=seqlen).rows
     shape = dict(batch=batch, seqlen_k=seqlen)
     us, rival = recorded.decode("flashlab", **shape), recorded.decode("torch-cudnn", **shape)
-    theirs = num_splits(blocks=rows, sms=132, key_blocks=seqlen // 32)
-    print(f"{batch:3} x {seqlen:6} keys: {rows:3} rows; FlashAttention-3's rule {theirs:2}; "
+    theirs, (_, ours) = num_splits(blocks=rows, sms=132, key_blocks=seqlen // 32), launch(batch, 32, 8, seqlen)
+    print(f"{batch:3} x {seqlen:6} keys: {rows:3} rows; splits: FlashAttention-3 {theirs:2}, package {ours:2}; "
           f"recorded {us:.0f} us, cuDNN {rival:.0f} us")
+parts, kv = 2 * 16 * 64 * 32 * (128 + 1) * 4, 2 * 64 * 8 * 4096 * 128 * 2  # bytes: 16 splits, out and back; K and V
+print(f"64 x 4096 in 16 splits: {parts / 1e6:.0f} MB of parts, {100 * parts / kv:.1f}% of K and V, for nothing")
 
 # %% [markdown]
 # **Short steps.** Two launches from Python cost more than the GPU needs for 8192 keys, and then the GPU waits:
@@ -576,12 +601,19 @@ for seqlen in (8192, 131072):
 
 # %% [markdown]
 # The remedy is not a kernel but a CUDA graph: the launches of a whole step are recorded once and replayed together,
-# 4 us a call here. Every serving system decodes that way. It needs a grid that does not depend on the lengths, which
+# 4 us a call here. vLLM and SGLang decode that way. It needs a grid that does not depend on the lengths, which
 # is one more reason to read them on the device.
 #
-# **Bits.** Another number of splits rounds differently in the last bits. A result that must repeat bit for bit, in
-# whatever batch it finds itself, needs a fixed `num_splits`.
-#
+# **Bits.** Another number of splits rounds differently. A result that must repeat bit for bit, in whatever batch it finds
+# itself, needs a fixed `num_splits`:
+
+# %%
+q, k, v = (x.to(DEVICE) for x in (q, k, v))  # where kernels run
+three, again, one = (flash_attn_with_kvcache(q, k, v, num_splits=n) for n in (3, 3, 1))
+print("three splits twice: the same bits:", torch.equal(three, again))
+print("three splits and one: the same bits:", torch.equal(three, one), " to 6 digits:", torch.allclose(three, one, atol=1e-6))
+
+# %% [markdown]
 # > **To keep**
 # > - A decode step has batch x kv heads rows. If they do not fill the GPU, cut the keys: program (row, split).
 # > - A split is attention over its own tiles: (out, lse), edges at floor(i T / n), cut from the *real* length.

@@ -15,7 +15,7 @@ from flashlab.course.lessons.lesson_09 import (
 )
 from flashlab.course.lessons.lesson_09.problems import even_splits
 from flashlab.course.spec import Lesson, Prediction, Question
-from flashlab.hardware import decode_time, measured, num_splits, waves
+from flashlab.hardware import decode_time, gpu, measured, num_splits, waves
 from flashlab.reference import traffic
 
 HEADS_Q, HEADS_KV, HEAD_DIM = 32, 8, 128  # the shape of this lesson: one sequence, bf16
@@ -95,11 +95,12 @@ def _best(said, actual):
 
 
 def _fa3(said, actual):
-    best = 33
+    full = {n: waves(blocks=HEADS_KV * n, sms=recorded.SMS).efficiency for n in range(1, 129)}
+    best = max(full, key=full.get)
     return (
-        f"{actual:.0f} splits are {HEADS_KV * actual:.0f} of {recorded.SMS} places, {HEADS_KV * actual / recorded.SMS:.1%}. The "
-        f"best there is: {best} splits, {best * HEADS_KV} programs, exactly two waves, 100%. So 85% is enough, and 14 "
-        f"splits miss it by a hair: {HEADS_KV * 14 / recorded.SMS:.1%}."
+        f"{actual:.0f} splits are {HEADS_KV * actual:.0f} of {recorded.SMS} places, {full[int(actual)]:.1%}. The "
+        f"best there is: {best} splits, {best * HEADS_KV} programs, {full[best]:.0%}. So 85% is enough, and 14 "
+        f"splits miss it by a hair: {full[14]:.1%}."
     )
 
 
@@ -114,12 +115,13 @@ def _speedup(said, actual):
 
 
 def _token(said, actual):
-    us = recorded.PUBLISHED[1, 65536]
-    layers, rest = 48, end_to_end.weights_us(end_to_end.CODELLAMA_34B, 2039e9, gpus=4)
+    us, model, rate = recorded.PUBLISHED[1, 65536], end_to_end.CODELLAMA_34B, gpu("A100-SXM-80GB").hbm_bytes_per_s
+    layers, rest = model["num_hidden_layers"], end_to_end.weights_us(model, rate, gpus=4)
     return (
         f"Attention: {layers} x {us['flash2'] / 1e3:.2f} ms = {layers * us['flash2'] / 1e3:.0f} ms before, {layers} x "
-        f"{us['split'] / 1e3:.3f} ms = {layers * us['split'] / 1e3:.1f} ms after. The weights, a quarter of 67 GB at 2039 "
-        f"GB/s, stay: {rest / 1e3:.1f} ms. The post measured up to 8; here nothing but weights and attention takes time."
+        f"{us['split'] / 1e3:.3f} ms = {layers * us['split'] / 1e3:.1f} ms after. The weights, a quarter of "
+        f"{4 * rest * rate / 1e15:.0f} GB at {rate / 1e9:.0f} GB/s, stay: {rest / 1e3:.1f} ms. The post measured up to 8; here "
+        "nothing but weights and attention takes time."
     )
 
 
@@ -189,9 +191,11 @@ LESSON = Lesson(
         Prediction(
             id="09.token",
             question=(
-                "CodeLlama-34B, fp16, over four A100-80GB, one sequence of 65536 tokens, 48 layers. Attention of a layer "
-                "takes 2301 us before the split and 64 us after, on each GPU. A token also reads all weights. How many "
-                "times faster does a token get?"
+                f"CodeLlama-34B, fp16, over four A100-80GB, one sequence of 65536 tokens, "
+                f"{end_to_end.CODELLAMA_34B['num_hidden_layers']} layers. Attention of a layer takes "
+                f"{recorded.PUBLISHED[1, 65536]['flash2']:.0f} us before the split and "
+                f"{recorded.PUBLISHED[1, 65536]['split']:.0f} us after, on each GPU. A token also reads all weights, at 2 TB/s. "
+                "How many times faster does a token get?"
             ),
             unit="times",
             answer=end_to_end.published_token_factor,

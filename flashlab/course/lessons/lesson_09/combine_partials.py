@@ -98,6 +98,11 @@ def nothing_is_nan(outs, lses):
     return (w[:, :, None] * _clean(outs, lses)).sum(dim=0) / l[:, None], m + torch.log(l)
 
 
+def measured_against_lse(outs, lses):
+    lse = torch.logsumexp(lses, dim=0)
+    return (torch.exp(lses - lse)[:, :, None] * _clean(outs, lses)).sum(dim=0), lse
+
+
 def base_two_weights(outs, lses):
     m = lses.amax(dim=0)
     m = torch.where(m == -math.inf, 0.0, m)
@@ -198,6 +203,11 @@ EXERCISE = Exercise(
             lse_without_its_maximum,
             "out is right, but lse is log(l) alone: l was measured against m.",
             "What is the logarithm of exp(m) * l?",
+        ),
+        Mistake(
+            measured_against_lse,
+            "Right wherever some split has a key. Where none has, lse is -inf, and exp(lses - lse) is exp(-inf - -inf), NaN.",
+            "What do you subtract from lses where every one is -inf?",
         ),
         Mistake(
             nothing_is_nan,

@@ -75,6 +75,14 @@ def few_tiles_forgotten(rows, sms, key_tiles):
     return _search(rows, sms, key_tiles, few=0)
 
 
+def four_tiles_are_split(rows, sms, key_tiles):
+    return _search(rows, sms, key_tiles, few=3)
+
+
+def last_count_missed(rows, sms, key_tiles):
+    return _search(rows, sms, key_tiles, most=max(1, min(128, sms, key_tiles) - 1))
+
+
 def more_splits_than_tiles(rows, sms, key_tiles):
     return _search(rows, sms, key_tiles, most=min(128, sms))
 
@@ -165,6 +173,16 @@ EXERCISE = Exercise(
             few_tiles_forgotten,
             "Four tiles or fewer are not split: the second launch would cost more than it brings.",
             "What does the rule say of very short contexts?",
+        ),
+        Mistake(
+            four_tiles_are_split,
+            "Four tiles are too few as well: the rule begins to split at five.",
+            "At most 4, or fewer than 4?",
+        ),
+        Mistake(
+            last_count_missed,
+            "The largest n that is allowed was never tried.",
+            "Where does your range end, and is its end part of it?",
         ),
         Mistake(
             more_splits_than_tiles,

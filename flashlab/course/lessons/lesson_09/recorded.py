@@ -6,10 +6,10 @@ Times are microseconds, medians; PUBLISHED is the table of the Flash-Decoding po
 import functools
 
 from flashlab.bench import records
-from flashlab.hardware import measured
+from flashlab.hardware import gpu, measured
 
 GPU = measured.GPU
-SMS = 132
+SMS = gpu(GPU).sms
 
 
 @functools.cache

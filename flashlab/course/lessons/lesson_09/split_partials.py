@@ -113,6 +113,19 @@ def empty_weighs_something(q, k, v, length, block_n, num_splits):
     return _variant(q, k, v, length, block_n, num_splits, empty=(0.0, 0.0))
 
 
+def zero_over_zero(q, k, v, length, block_n, num_splits):
+    return _variant(q, k, v, length, block_n, num_splits, empty=(math.nan, -math.inf))
+
+
+def without_the_maximum(q, k, v, length, block_n, num_splits):
+    outs, lses = solution(q, k, v, length, block_n, num_splits)
+    for split, (start, end) in enumerate(even_splits(length, block_n, num_splits)):
+        if start < end:
+            p = torch.exp(q @ k[start:end].T * q.shape[1] ** -0.5)
+            outs[split], lses[split] = p @ v[start:end] / p.sum(dim=1)[:, None], torch.log(p.sum(dim=1))
+    return outs, lses
+
+
 def empty_is_nan(q, k, v, length, block_n, num_splits):
     return _variant(q, k, v, length, block_n, num_splits, empty=(math.nan, math.nan))
 
@@ -232,6 +245,16 @@ EXERCISE = Exercise(
             empty_weighs_something,
             "A split without keys says lse = 0. That is a weight of exp(0) = 1, as much as a key with score 0.",
             "Which lse makes exp(lse) nothing?",
+        ),
+        Mistake(
+            without_the_maximum,
+            "exp overflows: the scores were not measured against their maximum.",
+            "What is the largest number that your code passes to exp?",
+        ),
+        Mistake(
+            zero_over_zero,
+            "Right wherever a split has keys. Without keys the sum of weights is 0, and out became 0 / 0.",
+            "What should stand in outs where there is no key?",
         ),
         Mistake(
             empty_is_nan,

@@ -75,6 +75,12 @@ def rounded_up(seqlen_k, block_n, split, num_splits):
     return _of_tiles(seqlen_k, block_n, -(-split * tiles // num_splits), -(-(split + 1) * tiles // num_splits))
 
 
+def left_over_to_the_first(seqlen_k, block_n, split, num_splits):
+    each, extra = divmod(-(-seqlen_k // block_n), num_splits)
+    first = split * each + min(split, extra)
+    return _of_tiles(seqlen_k, block_n, first, first + each + (split < extra))
+
+
 def true_division(seqlen_k, block_n, split, num_splits):
     tiles = -(-seqlen_k // block_n)
     return _of_tiles(seqlen_k, block_n, split * tiles / num_splits, (split + 1) * tiles / num_splits)
@@ -181,6 +187,12 @@ EXERCISE = Exercise(
             "An even cut too, but with the edges rounded up. Round down, as the text says: everybody who works on the "
             "same keys has to agree on the edges.",
             "Which way does // round, and which way does -(-a // b)?",
+        ),
+        Mistake(
+            left_over_to_the_first,
+            "An even cut too: what is left over goes to the first splits, one tile each. But the text's edges are others, and "
+            "everybody who works on the same keys has to agree on them.",
+            "9 tiles in 4 splits: the text's first edge is floor(9 / 4). Which is yours?",
         ),
         Mistake(
             true_division,
