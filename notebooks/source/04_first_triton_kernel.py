@@ -214,7 +214,7 @@ check("04.row_softmax", row_softmax)
 # %%
 x = matrix(2, 4, 33, gap=0)
 for shift in (50.0, 0.0, -50.0):
-    wrong, right = given_softmax.other_is_zero(x + shift), torch.softmax(x + shift, dim=1)
+    wrong = given_softmax.other_is_zero(x + shift)
     print(f"entries around {shift:3.0f}: each row should add up to 1, it adds up to {wrong[0].sum().item():.4f}")
 
 # %% [markdown]
@@ -240,7 +240,8 @@ for access in t.outside:
 # %% [markdown]
 # All right, and yet program 1 reads behind the end. `guard=True` keeps such accesses from happening, and
 # `trace(...).outside` names them. Two other ways to notice: put **NaN around your data**, as the checks here do, so
-# that what is read by mistake spoils the result; and on a GPU run `compute-sanitizer`, which watches every address.
+# that what is read by mistake spoils the result (a sum, that is: `tl.max` passes NaN over); and on a GPU run
+# `compute-sanitizer`, which watches every address.
 #
 # Find what is wrong in the mask. There are *two* things.
 
@@ -272,8 +273,8 @@ trace(lambda: count_kernel[(64,)](total))
 print("64 programs counted in the interpreter:", int(total))
 
 # %% [markdown]
-# On a GPU many of them load the same old value, and the total comes out far below 64, each time another number. The
-# cure is `tl.atomic_add(p_total, 1)`; or better, let no two programs write to the same place.
+# On a GPU many of them may load the same old value before any has stored, and the total is then too small, each time
+# another number. The cure is `tl.atomic_add(p_total, 1)`; or better, let no two programs write to the same place.
 #
 # **bfloat16.** The interpreter is built on numpy, which has no bfloat16. It computes with the bare bits and says
 # nothing:
@@ -387,8 +388,8 @@ for n in (1, 8, 64, 132, 264, 2112):
 
 # %% [markdown]
 # Up to 64 programs each one adds its 31 to 35 GB/s. At 132, one for each SM, three quarters of the memory's speed are
-# reached; two for each SM reach all of it. So **a kernel needs several hundred programs**, or it leaves memory idle
-# whatever it does inside. Your attention head of 100 queries has 4. Keep that for lesson 08.
+# reached; two for each SM reach 96% of it. So **a kernel needs several hundred programs** of this size, or it leaves
+# memory idle whatever it does inside. Your attention head of 100 queries has 4. Keep that for lesson 08.
 #
 # Where there is a GPU, this measures it:
 
@@ -404,7 +405,7 @@ else:
 # %% [markdown]
 # ## The package's own kernel
 #
-# `flashlab.kernels.forward` is the kernel behind `flash_attn_func`. Every load in it goes through one helper:
+# `flashlab.kernels.forward` is the kernel behind `flash_attn_func`. Every tile that it loads goes through one helper:
 
 # %%
 print(inspect.getsource(common.load_tile.fn))
