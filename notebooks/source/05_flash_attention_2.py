@@ -25,7 +25,8 @@ from flashlab.hardware import gpu, occupancy
 from flashlab.kernels import common, forward
 from flashlab.kernels.inspect import Request, inspect_all
 
-import triton  # after flashlab, which turns the interpreter on where there is no GPU
+# isort: split
+import triton  # after flashlab, which decides where kernels run
 import triton.language as tl
 
 start("05")
@@ -82,7 +83,7 @@ y = normal(1, 2, 3, 5, 4).transpose(1, 2)
 print("shapes ", tuple(x.shape), tuple(y.shape))
 print("strides", x.stride(), y.stride())
 print("token 2 of head 1, batch 0: element", 2 * 12 + 1 * 4, "of x and", 2 * 4 + 1 * 20, "of y")
-print("there they are:", x[0, 2, 1, 0] == x.flatten()[28], y[0, 2, 1, 0] == normal(1, 2, 3, 5, 4).flatten()[28])
+print("there they are:", bool(x[0, 2, 1, 0] == x.flatten()[28]), bool(y[0, 2, 1, 0] == normal(1, 2, 3, 5, 4).flatten()[28]))
 
 # %% [markdown]
 # (28 in both, by chance. The terms differ.) Now one line of yours:
@@ -131,7 +132,7 @@ predict("05.gqa_bytes", times=...)
 # %%
 for heads_kv in (8, 2, 1):
     q, k, v = lesson_05.small(heads_q=8, heads_kv=heads_kv)
-    t = trace(lambda: flash_attn_func(q, k, v))
+    t = trace(lambda qkv=(q, k, v): flash_attn_func(*qkv))
     print(f"{heads_kv} kv heads: K is {k.nbytes // 1024:2} KiB, the programs load {t.loaded['k'] // 1024} KiB of it")
 
 # %% [markdown]
@@ -259,7 +260,7 @@ check("05.base_two", base_two)
 # ## The whole kernel
 #
 # You have all the parts. Lesson 04 gave the frame: load the queries, walk, divide, store. Here is the launcher. It
-# passes every stride and one grid of (tiles, query heads, batch).
+# passes every stride, and a grid of (tiles, query heads, batch).
 
 # %%
 print(inspect.getsource(launch))
@@ -273,6 +274,8 @@ print(inspect.getsource(launch))
 # 4. the loop without a mask
 # 5. the loop with one: keys past the end, the diagonal, rows that have seen nothing
 # 6. divide, convert, store
+#
+# The check runs it in the interpreter, in tiles of 16 x 16. What it reads outside a tensor is NaN there.
 
 # %%
 # spec: 05.flash_attention
@@ -321,7 +324,7 @@ shipped = inspect_all(
     [Request("forward", arch, head_dim=d, causal=True) for arch in ("sm_80", "sm_90") for d in (64, 128)]
 )
 print("arch   tile     warps  registers  spilled  shared memory  blocks an SM")
-for r, head_dim in zip(shipped, (64, 128, 64, 128)):
+for r, head_dim in zip(shipped, (64, 128, 64, 128), strict=True):
     fit = occupancy(r.arch, threads=r.threads, registers=r.registers, shared_memory=r.shared_memory_bytes)
     tile = f"{r.launch['BLOCK_M']} x {r.launch['BLOCK_N']}"
     print(f"{r.arch}  {tile:9} {r.threads // 32:4} {r.registers:10} {r.spill_bytes:8} {r.shared_memory_bytes / 1024:10.0f} KiB "
@@ -336,7 +339,7 @@ for r, head_dim in zip(shipped, (64, 128, 64, 128)):
 # - **Matrix instructions**: which kind of GPU it is.
 
 # %%
-for r, head_dim in zip(shipped, (64, 128, 64, 128)):
+for r, head_dim in zip(shipped, (64, 128, 64, 128), strict=True):
     kinds = ", ".join(kind for kind, n in r.tensor_core.items() if n)
     print(f"{r.arch}, head_dim {head_dim}: {kinds} with {r.threads // 32} warps of {r.launch['BLOCK_M'] // (r.threads // 32)} rows")
 
@@ -379,18 +382,18 @@ for tile in ((64, 64, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8)):
 wanted = ((64, 64, 4, 3), (128, 64, 8, 3), (128, 64, 4, 2), (128, 128, 8, 2), (128, 128, 4, 2))
 ladder = inspect_all([Request("forward", "sm_90", causal=True, tile=tile) for tile in wanted])
 print("tile       warps  registers  spilled bytes a thread  shared memory  blocks and warps an SM")
-for (block_m, block_n, warps, _), r in zip(wanted, ladder):
+for (block_m, block_n, warps, _), r in zip(wanted, ladder, strict=True):
     fit = occupancy(r.arch, threads=r.threads, registers=r.registers, shared_memory=r.shared_memory_bytes)
     print(f"{block_m:3} x {block_n:<3} {warps:6} {r.registers:10} {r.spill_bytes:12} {r.shared_memory_bytes / 1024:20.0f} KiB "
           f"{fit.blocks_per_sm:9} {fit.warps_per_sm:7}")
 
 # %%
-for (block_m, block_n, warps, _), r in zip(wanted, ladder):
+for (block_m, block_n, warps, _), r in zip(wanted, ladder, strict=True):
     if (block_m, block_n, warps) != (128, 128, 8):  # at the edge: it depends on the compiler's version
         print(f"{block_m} x {block_n}, {warps} warps: {'spills' if r.spill_bytes else 'does not spill'}")
 
 # %% [markdown]
-# The two that spill are those with 128 rows for four warps. A **spill** is a register that was given up: its value is
+# Those with 128 rows for four warps spill. A **spill** is a register that was given up: its value is
 # written to memory and read back, in *every* turn of the loop. It lands in the L1 cache mostly, and competes there
 # with the tiles. Eight warps halve what a thread must hold, and the spill is gone. The price is that only one block
 # fits, and then nothing runs while its warps wait at a barrier.
@@ -447,8 +450,9 @@ for label in ("B16 H16 S1024 D128", "B4 H16 S4096 D128", "B2 H16 S8192 D128", "B
     print(f"{label:19}: full {full:4.0f} us, causal {causal:4.0f} us, {100 * causal / full:.0f}% of it")
 
 # %% [markdown]
-# The longer the sequence, the nearer to half: the diagonal is one tile in 16 at 1024 tokens, and one in 256 at 16384.
-# Now against the others:
+# The longer the sequence, the nearer to half. At 1024 tokens a row of tiles is 16 long, and 136 of 256 pairs are
+# computed, 53%; the rest is the mask and uneven walks. (49% cannot be the work alone: differences of 3% are noise in
+# these runs.) Now against the others:
 
 # %%
 pictures.recorded_tflops()
@@ -459,7 +463,8 @@ for label, row in rows.items():
 
 # %% [markdown]
 # Ahead of FlashAttention-2 (as PyTorch ships it) on every shape: that one uses the A100's `mma`. Behind cuDNN on
-# **every** shape too: by a third at 1024 tokens, by a sixth at 16384, by a few percent at head_dim 64. Why?
+# **every** shape too: by a third at 1024 tokens, by a quarter or a sixth at 16384, by 4 to 8 percent at head_dim 64.
+# Why?
 
 # %%
 for label in ("B1 H16 S16384 D128", "B1 H32 S16384 D64"):
@@ -469,11 +474,14 @@ for label in ("B1 H16 S16384 D128", "B1 H32 S16384 D64"):
           f"flashlab {row.tflops():.0f}, cuDNN {row.tflops(recorded.CUDNN):.0f} TFLOP/s")
 
 # %% [markdown]
-# At head_dim 128 cuDNN is well past the line of no overlap, and ours is just under it. Triton waits for each
-# `wgmma` at once: within a block, softmax and products take turns. Only *another* block on the SM can fill the gap.
-# Two fit at head_dim 128, four at 64, and there ours is past the line as well. cuDNN and FlashAttention-3 give the
-# two kinds of work to different warps (*warp specialisation*), and let them overlap by design. Triton's own pass for
-# that failed on this kernel in every form that was tried, so it is not used.
+# At head_dim 128 cuDNN is well past the line of no overlap, and ours is near it. Triton waits for each `wgmma` at
+# once: within a block, softmax and products take turns. Only *another* block on the SM can fill the gap. Two fit at
+# head_dim 128, four at 64, and there ours is well past the line too. FlashAttention-3 has its warps take turns
+# instead: one group multiplies while another is in its softmax (*warp specialisation* and ping-pong scheduling).
+# Triton's own pass for that gained nothing on this kernel in any form that was tried, so it is not used.
+#
+# (The line comes from two datasheet figures and one measured product. That ours stands so near it is a hint, no
+# proof.)
 #
 # Short sequences lose more: 1024 tokens are 16 steps, and the start of the pipeline and the last wave of programs
 # weigh more.
@@ -547,7 +555,8 @@ cu_seqlens = torch.tensor([0, 100, 140, 147], dtype=torch.int32)
 q, k, v = (normal(seed, 147, 6, 16).float() for seed in (1, 2, 3))
 k, v = k[:, :2], v[:, :2]  # 6 query heads, 2 kv heads: slices, with strides of their own
 t = trace(lambda: flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, 100, 100, causal=True))
-apart = [flash_attn_func(*(x[None, a:b] for x in (q, k, v)), causal=True)[0] for a, b in ((0, 100), (100, 140), (140, 147))]
+one = lambda a, b: trace(lambda: flash_attn_func(q[None, a:b], k[None, a:b], v[None, a:b], causal=True)).result[0]
+apart = [one(0, 100), one(100, 140), one(140, 147)]
 print("same as one at a time:", torch.allclose(t.result, torch.cat(apart), rtol=0, atol=1e-6))
 idle = sum("q" not in moved for moved in t.launches[0].programs.values())
 print(f"{len(t.launches[0].programs)} programs, 2 tiles for each of 3 sequences and 6 heads; {idle} returned at once")

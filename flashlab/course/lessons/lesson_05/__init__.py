@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from flashlab import kernels  # noqa: F401  (decides where kernels run, before Triton is imported)
 from flashlab.course.lessons.data import normal
 from flashlab.course.lessons.lesson_05 import (
     base_two,
@@ -267,7 +268,7 @@ LESSON = Lesson(
                 "c": "The score of 0 is what they have already. What is its exponential?",
                 "d": "acc would be right. What about l, by which it is divided?",
             },
-            where="lesson 04, on masks",
+            where="lesson 04, 'Attention of one head'",
         ),
     ),
 )

@@ -1,18 +1,16 @@
 """05.flash_attention: the kernel with batch, heads, GQA, causal and ragged lengths."""
 
+import contextlib
 import math
 
 import torch
+import triton
+import triton.language as tl
 
+from flashlab.course.interpreter_hooks import listening
 from flashlab.course.lessons.data import normal
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 from flashlab.course.trace import trace
-from flashlab.kernels import backend
-
-backend.prepare()  # before Triton is imported
-
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
 
 HEAD_DIM = 16
 MARGIN = 1 << 14  # elements that lie before and behind every input, all NaN: what is read there shows
@@ -27,9 +25,8 @@ def launch(kernel, q, k, v, causal, BLOCK_M=16, BLOCK_N=16, **options):
     """
     batch, seqlen_q, heads_q, head_dim = q.shape
     seqlen_k, heads_kv = k.shape[1:3]
-    o = q.new_empty(q.numel() + MARGIN)[: q.numel()].view(q.shape)  # a store that goes astray stays harmless
-    lse = q.new_empty(batch * heads_q * seqlen_q + MARGIN, dtype=torch.float32)
-    lse = lse[: batch * heads_q * seqlen_q].view(batch, heads_q, seqlen_q)
+    o = torch.full_like(q, math.nan)  # what the kernel does not write stays NaN
+    lse = q.new_full((batch, heads_q, seqlen_q), math.nan, dtype=torch.float32)
     grid = (triton.cdiv(seqlen_q, BLOCK_M), heads_q, batch)
     kernel[grid](
         q, k, v, o, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
@@ -135,14 +132,12 @@ def solution(q, k, v, causal):
 # Mistakes: in PyTorch, but for those that only show in what a kernel loads.
 
 
-def _attend(q, k, v, keep, scale=None, base=math.e, guard=True):
+def _attend(q, k, v, keep, scale=None, base=math.e):
     """Naive attention on repeated heads; keep: bool, broadcast to (batch, heads, seqlen_q, seqlen_k)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     s = q @ k.mT * ((q.shape[3] ** -0.5 if scale is None else scale) * math.log(base))
     s = s.masked_fill(~keep, -math.inf)
-    p = torch.softmax(s, dim=-1)
-    if guard:
-        p = torch.where(keep.any(-1, keepdim=True), p, 0.0)
+    p = torch.where(keep.any(-1, keepdim=True), torch.softmax(s, dim=-1), 0.0)
     return (p @ v).transpose(1, 2).contiguous(), torch.logsumexp(s, dim=-1)
 
 
@@ -183,9 +178,25 @@ def a_kv_head_for_each(q, k, v, causal):
     return _by_heads(q, k, v, causal, lambda h: h)
 
 
+def _walked(q, k, v, causal, *strides):
+    """k and v read with other strides: which of (batch, token, head) are q's."""
+    seen = []
+    for x in (k, v):
+        stride = [q.stride(i) if i in strides else x.stride(i) for i in range(3)]
+        seen.append(x.as_strided(x.shape, (*stride, 1), x.storage_offset()))
+    return _right(q, *seen, causal)
+
+
 def strides_of_q(q, k, v, causal):
-    as_q = lambda x: x.as_strided(x.shape, q.stride(), x.storage_offset())
-    return _right(q, as_q(k), as_q(v), causal)
+    return _walked(q, k, v, causal, 0, 1, 2)
+
+
+def token_stride_of_q(q, k, v, causal):
+    return _walked(q, k, v, causal, 1)
+
+
+def base_strides_of_q(q, k, v, causal):
+    return _walked(q, k, v, causal, 0, 2)
 
 
 def strides_of_k_for_v(q, k, v, causal):
@@ -196,23 +207,46 @@ def batch_forgotten(q, k, v, causal):
     return _right(q, k[:1].expand_as(k), v[:1].expand_as(v), causal)
 
 
+def queries_of_the_first_sequence(q, k, v, causal):
+    return _right(q[:1].expand_as(q), k, v, causal)
+
+
+def trans_forgotten(q, k, v, causal):
+    padded = torch.nn.functional.pad(k, (0, 0, 0, 0, 0, -k.shape[1] % 16))
+    by_tiles = padded.unflatten(1, (-1, 16)).transpose(2, 4).flatten(1, 2)
+    return _right(q, by_tiles[:, : k.shape[1]], v, causal)
+
+
 def aligned_top_left(q, k, v, causal):
+    if not causal:
+        return _right(q, k, v, causal)
     i, j, _ = _positions(q, k)
-    return _attend(q, *_repeated(q, k, v), j <= i) if causal else _right(q, k, v, causal)
+    o, lse = _attend(q, *_repeated(q, k, v), j <= i)
+    past = (i[:, 0] // 16 * 16 + 1) // 16 * 16 > k.shape[1]  # the loop without a mask reads on behind K
+    o[:, past], lse[..., past] = math.nan, math.nan
+    return o, lse
+
+
+def _stop(q, k, causal):
+    """(seqlen_q,): where the tile of each row stops."""
+    i, _, offset = _positions(q, k)
+    i = i[:, 0]
+    if not causal:
+        return torch.full_like(i, k.shape[1])
+    return (torch.minimum(i // 16 * 16 + 16, torch.tensor(len(i))) + offset).clamp(min=0)
 
 
 def only_the_mask_top_left(q, k, v, causal):
     i, j, offset = _positions(q, k)
     full = (i // 16 * 16 + offset + 1).clamp(min=0) // 16 * 16
-    stop = (torch.minimum(i // 16 * 16 + 16, torch.tensor(len(i))) + offset).clamp(min=0)
-    keep = (j < full) | ((j < stop) & (j <= i))
+    visited = -(-_stop(q, k, causal)[:, None] // 16) * 16
+    keep = (j < full) | ((j < visited) & (j <= i))
     return _attend(q, *_repeated(q, k, v), keep) if causal else _right(q, k, v, causal)
 
 
 def full_past_the_diagonal(q, k, v, causal):
     i, j, offset = _positions(q, k)
-    stop = (torch.minimum(i // 16 * 16 + 16, torch.tensor(len(i))) + offset).clamp(min=0)
-    keep = (j < stop // 16 * 16) | (j <= i + offset)
+    keep = (j < _stop(q, k, causal)[:, None] // 16 * 16) | (j <= i + offset)
     return _attend(q, *_repeated(q, k, v), keep) if causal else _right(q, k, v, causal)
 
 
@@ -226,11 +260,6 @@ def zero_keys_counted(q, k, v, causal):
     if causal or not pad[-1]:
         return _right(q, k, v, causal)
     return _right(q, torch.nn.functional.pad(k, pad), torch.nn.functional.pad(v, pad), False)
-
-
-def keys_past_the_end(q, k, v, causal):
-    longer = lambda x: x.as_strided((x.shape[0], -(-x.shape[1] // 16) * 16, *x.shape[2:]), x.stride(), x.storage_offset())
-    return _right(q, k, v, causal) if causal else _right(q, longer(k), longer(v), False)
 
 
 def last_key_tile_dropped(q, k, v, causal):
@@ -259,37 +288,70 @@ def lse_without_the_maximum(q, k, v, causal):
     o, lse = _right(q, k, v, causal)
     k, _ = _repeated(q, k, v)
     s = q.transpose(1, 2) @ k.transpose(1, 2).mT * q.shape[3] ** -0.5
-    return o, lse - s.masked_fill(~_seen(q, k, causal), -math.inf).amax(-1).nan_to_num(neginf=0.0)
+    m = s.masked_fill(~_seen(q, k, causal), -math.inf).amax(-1)
+    return o, torch.where(m == -math.inf, 0.0, lse - m)
+
+
+def lse_not_stored(q, k, v, causal):
+    o, lse = _right(q, k, v, causal)
+    return o, torch.full_like(lse, math.nan)
+
+
+def _half_rescaled(q, k, v, causal):
+    """(acc, l) without any rescale, the right l, and the last m."""
+    seen = _seen(q, k, causal)
+    q, k, v = (x.transpose(1, 2) for x in (q, *_repeated(q, k, v)))
+    s = (q @ k.mT * q.shape[3] ** -0.5).masked_fill(~seen, -math.inf)
+    tiles = range(0, s.shape[-1], 16)
+    m = torch.cat([s[..., : n + 16].amax(-1, keepdim=True).expand_as(s[..., n : n + 16]) for n in tiles], dim=-1)
+    p = torch.where(s == -math.inf, 0.0, torch.exp(s - m))
+    l = torch.where(s == -math.inf, 0.0, torch.exp(s - m[..., -1:])).sum(-1)
+    return p @ v, *(torch.where(x == 0, 1.0, x) for x in (p.sum(-1), l)), m[..., -1]
 
 
 def acc_not_rescaled(q, k, v, causal):
-    heads_first = [x.transpose(1, 2) for x in (q, *_repeated(q, k, v))]
-    s = (heads_first[0] @ heads_first[1].mT * q.shape[3] ** -0.5).masked_fill(~_seen(q, k, causal), -math.inf)
-    m_so_far = torch.cat([s[..., : n + 16].amax(-1, keepdim=True).expand(*s.shape[:-1], min(16, s.shape[-1] - n))
-                          for n in range(0, s.shape[-1], 16)], dim=-1)  # fmt: skip
-    p = torch.where(s == -math.inf, 0.0, torch.exp(s - m_so_far))
-    lse = torch.logsumexp(s, -1)
-    l = torch.exp(lse - s.amax(-1)).nan_to_num(1.0)[..., None]
-    return (p @ heads_first[2] / l).transpose(1, 2).contiguous(), lse
+    _, lse = _right(q, k, v, causal)
+    acc, _, l, _ = _half_rescaled(q, k, v, causal)
+    return (acc / l[..., None]).transpose(1, 2).contiguous(), lse
+
+
+def l_not_rescaled(q, k, v, causal):
+    o, _ = _right(q, k, v, causal)
+    _, l, right, m = _half_rescaled(q, k, v, causal)
+    return o * (right / l).transpose(1, 2)[..., None], m + torch.log(l)
+
+
+def _without_keys(q, k, v, causal, anchored, divided_safely):
+    o, lse = _right(q, k, v, causal)
+    nothing = ~_seen(q, k, causal).any(-1).expand(q.shape[1])
+    visited = nothing & (_stop(q, k, causal) > 0)
+    if not divided_safely:
+        o[:, nothing] = math.nan
+    if not anchored:
+        o[:, visited], lse[..., visited] = math.nan, math.nan
+    return o, lse
 
 
 def rows_without_keys_are_nan(q, k, v, causal):
-    o, lse = _right(q, k, v, causal, guard=False)
-    return o, torch.where(o[..., 0].transpose(1, 2).isnan(), math.nan, lse)
+    return _without_keys(q, k, v, causal, anchored=False, divided_safely=True)
 
 
 def division_by_zero(q, k, v, causal):
-    return _right(q, k, v, causal, guard=False)
+    return _without_keys(q, k, v, causal, anchored=True, divided_safely=False)
+
+
+def no_guard_at_all(q, k, v, causal):
+    return _without_keys(q, k, v, causal, anchored=False, divided_safely=False)
 
 
 @triton.jit
-def _one_masked_loop(
+def _wrong_kernel(
     p_q, p_k, p_v, p_o, p_lse,
     stride_qb, stride_qt, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_ob, stride_ot, stride_oh, seqlen_q, seqlen_k, heads_q, heads_kv, scale,
-    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WRONG: tl.constexpr,
 ):  # fmt: skip
-    """Right, but for the bytes: every key tile is loaded."""
+    """One masked loop. WRONG is the tensor whose mask is missing, or "stop" where every key tile is visited."""
     head, batch = tl.program_id(1), tl.program_id(2)
     kv_head = head // (heads_q // heads_kv)
     rows, dims = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
@@ -297,15 +359,20 @@ def _one_masked_loop(
     p_k += batch * stride_kb + kv_head * stride_kh + dims
     p_v += batch * stride_vb + kv_head * stride_vh + dims
     p_o += batch * stride_ob + head * stride_oh + rows[:, None] * stride_ot + dims
-    b_q = tl.load(p_q, mask=rows[:, None] < seqlen_q, other=0.0) * scale
+    stop = seqlen_k
+    if CAUSAL and WRONG != "stop":
+        stop = tl.maximum(tl.minimum(tl.program_id(0) * BLOCK_M + BLOCK_M, seqlen_q) + seqlen_k - seqlen_q, 0)
+    b_q = tl.load(p_q, mask=(rows[:, None] < seqlen_q) | (WRONG == "q"), other=0.0) * scale
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    for start in range(0, seqlen_k, BLOCK_N):
+    for start in range(0, stop, BLOCK_N):
         cols = start + tl.arange(0, BLOCK_N)
-        b_k = tl.load(p_k + cols[:, None] * stride_kt, mask=cols[:, None] < seqlen_k, other=0.0)
-        b_v = tl.load(p_v + cols[:, None] * stride_vt, mask=cols[:, None] < seqlen_k, other=0.0)
-        keep = (cols[None, :] < seqlen_k) & (cols[None, :] <= rows[:, None] + (seqlen_k - seqlen_q if CAUSAL else seqlen_k))
+        inside = cols < seqlen_k + (BLOCK_N if WRONG == "k" else 0)
+        also_v = cols < seqlen_k + (BLOCK_N if WRONG == "k" or WRONG == "v" else 0)
+        b_k = tl.load(p_k + cols[:, None] * stride_kt, mask=inside[:, None], other=0.0)
+        b_v = tl.load(p_v + cols[:, None] * stride_vt, mask=also_v[:, None], other=0.0)
+        keep = inside[None, :] & (cols[None, :] <= rows[:, None] + (seqlen_k - seqlen_q if CAUSAL else 2 * seqlen_k + BLOCK_N))
         s = tl.where(keep, tl.dot(b_q, tl.trans(b_k), input_precision="ieee"), float("-inf"))
         m_new = tl.maximum(m, tl.max(s, 1))
         anchor = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -314,15 +381,52 @@ def _one_masked_loop(
         acc = acc * tl.exp(m - anchor)[:, None] + tl.dot(p, b_v, input_precision="ieee")
         m = m_new
     l = tl.where(l == 0.0, 1.0, l)
-    tl.store(p_o, acc / l[:, None], mask=rows[:, None] < seqlen_q)
-    tl.store(p_lse + (batch * heads_q + head) * seqlen_q + rows, m + tl.log(l), mask=rows < seqlen_q)
+    p_lse += (batch * heads_q + head) * seqlen_q
+    tl.store(p_o, acc / l[:, None], mask=(rows[:, None] < seqlen_q) | (WRONG == "o"))
+    tl.store(p_lse + rows, m + tl.log(l), mask=(rows < seqlen_q) | (WRONG == "lse"))
 
 
 def nothing_skipped(q, k, v, causal):
-    return launch(_one_masked_loop, q, k, v, causal)
+    return launch(_wrong_kernel, q, k, v, causal, WRONG="stop")
+
+
+def keys_past_the_end(q, k, v, causal):
+    return launch(_wrong_kernel, q, k, v, causal, WRONG="k")
+
+
+def values_past_the_end(q, k, v, causal):
+    return launch(_wrong_kernel, q, k, v, causal, WRONG="v")
+
+
+def queries_past_the_end(q, k, v, causal):
+    return launch(_wrong_kernel, q, k, v, causal, WRONG="q")
+
+
+def stored_past_the_end(q, k, v, causal):
+    return launch(_wrong_kernel, q, k, v, causal, WRONG="o")
+
+
+def lse_stored_past_the_end(q, k, v, causal):
+    return launch(_wrong_kernel, q, k, v, causal, WRONG="lse")
 
 
 # Problems.
+
+
+@contextlib.contextmanager
+def interpreted():
+    """Kernels inside run on CPU tensors in the interpreter, also on a GPU machine, and touch nothing outside them."""
+    with listening(_Deaf(), guard=True):
+        yield
+
+
+class _Deaf:
+    """A listener that keeps nothing."""
+
+    def launch(self, *_): ...
+    def program(self, *_): ...
+    def access(self, *_): ...
+    def launched(self, *_): ...
 
 
 def problem(seed, batch, seqlen_q, seqlen_k, heads_q, heads_kv, heads_first=False, sharp=1.0):
@@ -384,7 +488,7 @@ def _bytes(flash_attention):
     except ValueError:
         return "60 x 60, causal: no Triton kernel was launched"
     if t.outside:
-        return f"60 x 60, causal: {t.outside[0]}"
+        return f"60 x 60, causal, tiles of 16 x 16: {t.outside[0]}"
     needed = (16 + 32 + 48 + 60) * HEAD_DIM * 4
     for name in ("k", "v"):
         if t.loaded.get(name, 0) > needed:
@@ -447,6 +551,16 @@ EXERCISE = Exercise(
             "Which strides stand beside p_k: the ones with q, or the ones with k in their names?",
         ),
         Mistake(
+            token_stride_of_q,
+            "The base pointers of K and V are right, and the way from token to token is q's stride_qt.",
+            "cols[:, None] times which stride?",
+        ),
+        Mistake(
+            base_strides_of_q,
+            "K and V are walked with their own stride from token to token, but the base pointers were moved by q's strides.",
+            "batch and kv_head times which strides, in the lines that move p_k and p_v?",
+        ),
+        Mistake(
             strides_of_k_for_v,
             "This is what comes out when V is walked with the strides of k.",
             "Which strides stand beside p_v?",
@@ -455,6 +569,16 @@ EXERCISE = Exercise(
             batch_forgotten,
             "Every sequence attends to the keys of the first one.",
             "Which of the base pointers does batch move?",
+        ),
+        Mistake(
+            queries_of_the_first_sequence,
+            "Every sequence has the queries of the first one.",
+            "Does batch move p_q?",
+        ),
+        Mistake(
+            trans_forgotten,
+            "qk is b_q times b_k, not times its transpose. Tiles of 16 x 16 with head_dim 16 hide it: the shapes fit.",
+            "b_q is (BLOCK_M, HEAD_DIM) and b_k is (BLOCK_N, HEAD_DIM). What is the shape of qk?",
         ),
         Mistake(
             aligned_top_left,
@@ -490,6 +614,12 @@ EXERCISE = Exercise(
             "In which of the two loops does a key tile belong that K ends inside of?",
         ),
         Mistake(
+            values_past_the_end,
+            "The scores past the end of K are masked, but V is loaded there all the same: a weight of 0 times what is not "
+            "there is NaN.",
+            "Which of the two loads in your second loop has a mask?",
+        ),
+        Mistake(
             last_key_tile_dropped,
             "The key tile that K ends in is never visited when there is no causal mask.",
             "Where does your second loop end when CAUSAL is off?",
@@ -520,13 +650,23 @@ EXERCISE = Exercise(
             "Against what was l measured?",
         ),
         Mistake(
+            lse_not_stored,
+            "o is right, and lse was never written.",
+            "How many tl.store does your kernel have?",
+        ),
+        Mistake(
+            l_not_rescaled,
+            "acc is rescaled when m grows, and l is not.",
+            "Which sums hold exp2(.. - m)? Do all of them move with m?",
+        ),
+        Mistake(
             acc_not_rescaled,
             "l is rescaled when m grows, and acc is not.",
             "Which sums hold exp2(.. - m)? Do all of them move with m?",
         ),
         Mistake(
             rows_without_keys_are_nan,
-            "A row that sees no key has m = -inf, and -inf - -inf is NaN.",
+            "A row that sees no key, in a tile where others see some, has m = -inf; and -inf - -inf is NaN.",
             "What do you subtract from the scores of a row in which all are -inf?",
         ),
         Mistake(
@@ -535,10 +675,32 @@ EXERCISE = Exercise(
             "By what do you divide when l is 0?",
         ),
         Mistake(
+            no_guard_at_all,
+            "A row that sees no key has m = -inf and l = 0: -inf - -inf is NaN, and so is 0 / 0. Both need a guard.",
+            "What do you subtract from the scores where m is -inf, and by what do you divide where l is 0?",
+        ),
+        Mistake(
+            queries_past_the_end,
+            "The answer is right, but rows that do not exist are loaded. On a GPU that is whatever lies there, or an "
+            "illegal address.",
+            "Which tile of 16 queries has fewer than 16 when seqlen_q is 60?",
+        ),
+        Mistake(
+            stored_past_the_end,
+            "o is stored without a mask: rows that do not exist land in the next sequence, or in somebody else's memory.",
+            "Which tile of 16 queries has fewer than 16 when seqlen_q is 60?",
+        ),
+        Mistake(
+            lse_stored_past_the_end,
+            "lse is stored without a mask: rows that do not exist land in the next head's, or in somebody else's memory.",
+            "Which tile of 16 queries has fewer than 16 when seqlen_q is 60?",
+        ),
+        Mistake(
             nothing_skipped,
             "The answer is right, but every program loads all of K and V: nothing is skipped.",
             "Where does your second loop end when CAUSAL is on?",
         ),
     ),
+    within=interpreted,
     keep="Base pointers by strides, kv head by group, one loop without a mask and one with: that is FlashAttention-2.",
 )

@@ -27,7 +27,8 @@ def layouts(seqlen: int = 3, heads: int = 3) -> None:
                 dark = HEAD_COLORS[head] == READ
                 ax.text(x + 4.9, y + 2.1, f"t{token} h{head}", ha="center", va="center", fontsize=10,
                         color="white" if dark else INK)  # fmt: skip
-            for to, words, lift in (((1, 0), "stride_t", 2.6), ((0, 1), "stride_h", 1.2)):
+            low, high = (((1, 0), "stride_t"), ((0, 1), "stride_h"))[:: 1 if heads_first else -1]
+            for (to, words), lift in ((low, 1.2), (high, 2.6)):
                 begin, end = where[0, 0] + 0.6, where[to] + 0.6
                 level = y + 4.2 + lift
                 ax.annotate("", (end, y + 4.3), (begin, y + 4.3), arrowprops=dict(
@@ -114,14 +115,14 @@ def registers(tiles: tuple[tuple[int, int, int], ...], head_dim: int = 128) -> N
         ax.set(ylim=(len(tiles) - 0.5, -1.15), xlim=(0, 300))
         ax.set_xlabel(f"registers a thread for the two float32 tiles, head_dim {head_dim}")
         ax.tick_params(left=False)
-        ax.legend(loc="lower right")
+        ax.legend(loc="upper right", bbox_to_anchor=(1.0, 0.86))
 
 
 def recorded_tflops() -> None:
     """TFLOP/s of flashlab and its rivals by shape, recorded."""
     colors = {recorded.FA2: DONE, recorded.FLEX: RULE, recorded.OURS: READ, recorded.CUDNN: NOW}
     rows = recorded.prefill()
-    with plot(9.6, 5.2) as ax:
+    with plot(9.6, 6.4) as ax:
         for row, shape in enumerate(rows.values()):
             for i, (peer, color) in enumerate(colors.items()):
                 rate = shape.tflops(peer)
@@ -134,7 +135,7 @@ def recorded_tflops() -> None:
         ax.set_yticks(range(len(rows)), list(rows), color=INK, fontsize=9.5)
         ax.set(ylim=(len(rows) - 0.4, -1.2), xlim=(0, 830), xlabel="TFLOP/s, forward, bf16 (causal: half the work)")
         ax.tick_params(left=False)
-        ax.legend(loc="upper center", bbox_to_anchor=(0.42, -0.11), ncols=4)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.42, -0.09), ncols=4)
 
 
 def exponentials() -> None:
@@ -149,4 +150,4 @@ def exponentials() -> None:
         ax.set_yticks(range(3), [f"head_dim {d}" for d in (64, 128, 256)], color=INK)
         ax.set(ylim=(2.5, -0.5), xlim=(0, 330), xlabel="time of a tile, its products = 100")
         ax.tick_params(left=False)
-        ax.legend(loc="lower right", ncols=2)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2)
