@@ -21,6 +21,10 @@ from flashlab.course.interpreter_hooks import listening
 Bytes = dict[str, int]  # by argument; what did not move is absent
 
 
+class NothingTraced(ValueError):
+    """The call launched no kernel. No other ValueError, of the kernel or around it, is one."""
+
+
 class Outside(NamedTuple):
     """Elements that one program loaded or stored before the first or behind the last of a tensor."""
 
@@ -123,14 +127,15 @@ def trace(call: Callable[[], Any], guard: bool = False) -> Trace:
     the CPU. Launch parameters are then the interpreter's, as they are on a machine without a GPU.
 
     Raises:
-        ValueError: the call launched no kernel, or a tensor is on a GPU.
+        NothingTraced: the call launched no kernel.
+        ValueError: a tensor is on a GPU.
         RuntimeError: the Triton installed runs its interpreter in a way this does not know.
         Whatever the call or a kernel raises.
     """
     _ready()
     recorder = _count(call, guard)
     if not recorder.launches:
-        raise ValueError("nothing was traced: the call launched no Triton kernel")
+        raise NothingTraced("nothing was traced: the call launched no Triton kernel")
     return Trace(tuple(recorder.launches), recorder.result)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from flashlab.course.lessons.data import normal
-from flashlab.course.trace import guarded, trace
+from flashlab.course.trace import NothingTraced, guarded, trace
 from flashlab.kernels import backend
 
 DEVICE = "cpu" if backend.interpreting() else "cuda"  # where kernels run in this process
@@ -51,10 +51,8 @@ def moves(arguments: Callable[[], tuple[str, tuple]], loaded: dict[str, int], st
         label, given = arguments()
         try:
             seen = trace(lambda: launcher(*given), guard=True)
-        except ValueError as error:
-            if "launched no Triton kernel" in str(error):
-                return f"{label}: no Triton kernel was launched"
-            raise
+        except NothingTraced:
+            return f"{label}: no Triton kernel was launched"
         if seen.outside:
             return f"{label}: {seen.outside[0]}"
         for done, counted, expected in (("loaded", seen.loaded, loaded), ("stored", seen.stored, stored)):
