@@ -16,7 +16,12 @@ def progress() -> None:
     for column in ("lesson", "exercises", "predictions", "quiz", "hints", "next"):
         table.add_column(column)
     for name in lessons.LESSONS:
-        table.add_row(*_row(lessons.lesson(name.split("_", 1)[0]), kept))
+        number = name.split("_", 1)[0]
+        try:
+            row = _row(lessons.lesson(number), kept)
+        except ImportError:  # its exercises are kernels, and there is no Triton here
+            row = (f"{number} {name.removeprefix(number).replace('_', ' ').strip()}", "needs Triton", "", "", "", "")
+        table.add_row(*row)
     Console(file=sys.stdout, width=110, force_jupyter=False, force_terminal=False, highlight=False).print(table)
     if state.folder() is None:
         print("Kept in memory only: lessons opened from workbook/ keep their answers (make course).")
