@@ -453,9 +453,10 @@ for seqlen in (8192, 32768, 131072):
           f"a token {end_to_end.recorded_token_factor(seqlen):.1f} times")
 
 # %% [markdown]
-# The post's 8 is measured, and our napkin gives 9 or 10 where nothing but weights and attention takes time. They agree.
-# It is the *largest* factor of a curve that begins at 1: at 512 tokens there is no attention to speak of. For the H200
-# the kernel times are recorded and the sum is computed; lesson 15 measures a whole model.
+# The post's 8 is measured; our napkin gives 9 or 10, where nothing but weights and attention takes time. They fit. (The
+# post does not say on how many GPUs it measured. Four is what the table's shape stands for.) It is the *largest* factor
+# of a curve that begins at 1: at 512 tokens there is no attention to speak of. For the H200 the kernel times are recorded
+# and the sum is computed; lesson 15 measures a whole model.
 #
 # ## Your own GPU
 #
@@ -519,7 +520,7 @@ excerpt(combine, "    if STARTED_EARLY:", "    if BALANCE:")
 
 # %% [markdown]
 # - Programmatic dependent launch (Hopper and later): the combine kernel is started while the last splits still run. It
-#   computes its addresses and waits in `gdc_wait` until the parts are there. That hides most of a launch.
+#   computes its addresses and waits in `gdc_wait` until the parts are there. That hides part of the second launch.
 #
 # And the combine kernel itself:
 
@@ -627,4 +628,4 @@ print("three splits and one: the same bits:", torch.equal(three, one), " to 6 di
 # doing the merge itself, with an atomic counter. Cascades: many sequences with one shared beginning.
 #
 # **Read next.** Dao, Haziza, Massa, Sizov, *Flash-Decoding for long-context inference* (PyTorch blog, 2023). Then
-# hopper/heuristics.h in Dao-AILab/flash-attention, forty lines. Then lesson 10: how large is this cache?
+# hopper/heuristics.h in Dao-AILab/flash-attention, one page. Then lesson 10: how large is this cache?
