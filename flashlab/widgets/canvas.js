@@ -26,6 +26,30 @@ const DRAW = {
     ctx.fillStyle = s.fill;
     ctx.fillText(s.text, s.x, s.y);
   },
+  cells(ctx, s) {
+    for (let i = 0; i < s.codes.length; i++) {
+      ctx.fillStyle = s.colours[s.codes[i]];
+      ctx.fillRect(s.x + (i % s.columns) * s.step, s.y + Math.floor(i / s.columns) * s.step, s.width, s.height);
+    }
+  },
+  path(ctx, s) {
+    ctx.beginPath();
+    for (let i = 0; i < s.points.length; i += 2) ctx.lineTo(s.points[i], s.points[i + 1]);
+    ctx.strokeStyle = s.stroke;
+    ctx.lineWidth = s.line;
+    ctx.lineJoin = "round";
+    ctx.stroke();
+  },
+  mark(ctx, s) {
+    const r = s.size;
+    ctx.beginPath();
+    if (s.shape === "circle") ctx.arc(s.x, s.y, r, 0, 2 * Math.PI);
+    else if (s.shape === "square") ctx.rect(s.x - r, s.y - r, 2 * r, 2 * r);
+    else for (const [dx, dy] of [[1.2 * r, 0], [0, 1.2 * r], [-1.2 * r, 0], [0, -1.2 * r]]) ctx.lineTo(s.x + dx, s.y + dy);
+    ctx.closePath();
+    if (s.fill) { ctx.fillStyle = s.fill; ctx.fill(); }
+    if (s.stroke) { ctx.strokeStyle = s.stroke; ctx.lineWidth = s.line; ctx.stroke(); }
+  },
 };
 
 function render({ model, el }) {

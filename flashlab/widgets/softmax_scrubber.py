@@ -12,8 +12,10 @@ import torch
 
 from flashlab.reference import online
 from flashlab.widgets import style
-from flashlab.widgets.explorable import Explorable, Stepped, require, slider
+from flashlab.widgets.controls import slider
+from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
+from flashlab.widgets.state import Stepped, require
 from flashlab.widgets.style import number
 
 SCORES = (0.5, 1.2, -0.3, 0.8, 0.1, 2.4, 1.0, -0.6, 1.9, 0.3, -1.0, 1.4, 0.7, 3.1, 2.2, -0.2)
