@@ -5,6 +5,7 @@ import importlib
 _HOME = {
     "SoftmaxScrubber": "softmax_scrubber",
     "TileWalk": "tile_walk",
+    "SMGrid": "sm_grid",
 }
 
 __all__ = list(_HOME)

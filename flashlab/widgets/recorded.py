@@ -1,36 +1,85 @@
-"""What was recorded on a real GPU, found for the shape a widget shows; with the GPU and the date, never without."""
+"""What the shipped records of flashlab bench say of the shape a widget shows; with the GPU and the date, never without."""
 
+from functools import cache
 from typing import NamedTuple
 
-from flashlab.hardware import measured
-from flashlab.hardware.links import DIRECTIONS
+from flashlab.bench import records
+from flashlab.bench.cases import Case
+from flashlab.bench.curves import SPLIT_CASE
+from flashlab.hardware import gpu
 
-PROVENANCE = f"{measured.GPU}, {measured.DATE}"
+OURS, UNSPLIT = "flashlab", "flashlab-unsplit"
 
 
 class Point(NamedTuple):
-    """x (splits, blocks or bytes), y (seconds or bytes per second), and where it comes from: "H200, 2026-11-30"."""
+    """x (splits, blocks or bytes), y (seconds or bytes per second), where and when ("H200, 2026-11-30"), and of what."""
 
     x: int
     y: float
-    provenance: str
+    where: str
+    versions: str
 
 
-def split_times(gpu: str, blocks_per_sm: int, **shape) -> list[Point]:
-    """Seconds of a decode step by number of splits; empty for shapes and GPUs that were not recorded."""
-    if gpu != measured.GPU or shape != measured.SPLIT_SHAPE or blocks_per_sm != 2:
-        return []
-    return [Point(splits, seconds, PROVENANCE) for splits, seconds in measured.SPLIT_CURVE]
+class Decode(NamedTuple):
+    """A decode step on record: by number of splits, and at the number that the kernel chose itself (x is 0 then)."""
+
+    by_splits: tuple[Point, ...] = ()
+    own_choice: Point | None = None
 
 
-def staircase(blocks: int) -> dict[int, Point]:
-    """Blocks per SM -> seconds of a grid of so many equal blocks."""
-    return {k: Point(blocks, seconds, PROVENANCE) for k, grid, seconds in measured.STAIRCASE if grid == blocks}
+@cache
+def decode(part: str, cache: str = "bf16", **shape) -> Decode:
+    """flashlab's own kernel on this step; empty for shapes, caches and GPUs without a record. shape: Case's fields."""
+    case = Case("decode", seqlen_q=1, cache=cache, **shape)
+    points, own = {}, None
+    record, stamp = _record("decode", part)
+    for result in record["results"] if record else ():
+        if Case(**result["case"]) == case:
+            for entry in result["entries"]:
+                if entry["status"] == "ok" and entry["mode"] == "eager":
+                    point = Point(int(entry["peer"] == UNSPLIT), entry["time"]["median_s"], *stamp)
+                    if entry["peer"] == UNSPLIT:
+                        points[1] = point
+                    elif entry["peer"] == OURS:
+                        own = point
+    if case == SPLIT_CASE:
+        points |= {point.x: point for point in _curve("launch", part, "splits")}
+    return Decode(tuple(points[x] for x in sorted(points)), own)
 
 
-def pcie_rates(gen: int, lanes: int, direction: str, pinned: bool) -> list[Point]:
-    """Bytes per second by size of a transfer; recorded for PCIe 5.0 x16."""
-    if (gen, lanes) != (5, 16):
-        return []
-    points = measured.PCIE_PINNED if pinned else measured.PCIE_PAGEABLE
-    return [Point(size, rates[DIRECTIONS.index(direction)], PROVENANCE) for size, *rates in points]
+@cache
+def staircase(part: str, blocks_per_sm: int) -> tuple[Point, ...]:
+    """Seconds of grids of equal blocks, so many of them to an SM."""
+    return tuple(_curve("launch", part, "staircase", f": {blocks_per_sm} an SM"))
+
+
+@cache
+def link_rates(gen: int, lanes: int, direction: str, pinned: bool) -> tuple[Point, ...]:
+    """Bytes per second by the size of a transfer; on record for the port of the GPU that was measured."""
+    record, _ = _record("link", None)
+    if (gen, lanes) != (gpu(record["machine"]["gpu"]).pcie_gen, 16):
+        return ()
+    label = f"{'pinned' if pinned else 'pageable'}, {direction.replace('_', ' ')}"
+    return tuple(point._replace(y=point.x / point.y) for point in _curve("link", None, "link", label))
+
+
+def _curve(kind: str, part: str | None, name: str, label: str = "") -> list[Point]:
+    record, stamp = _record(kind, part)
+    return [
+        Point(point["x"], point["time"]["median_s"], *stamp)
+        for curve in (record["curves"] if record else ())
+        for series in curve["series"]
+        if curve["name"] == name and series["label"].endswith(label)
+        for point in series["points"]
+    ]
+
+
+@cache
+def _record(kind: str, part: str | None) -> tuple[dict | None, tuple[str, str]]:
+    """The shipped record of a kind and its stamp; no record where it is another GPU's."""
+    record = records.load(kind)
+    machine = record["machine"]
+    name = gpu(machine["gpu"]).name
+    versions = f"commit {record['package']['commit'][:7]}, torch {machine['torch'].split('+')[0]}, triton {machine['triton']}"
+    stamp = (f"{name}, {record['date'][:10]}", versions)
+    return (record if part in (None, name) else None), stamp

@@ -4,7 +4,7 @@ A decode step has one query token a sequence. Its grid is batch x heads x splits
 SM of them at once and deals them out in turn. Grid, waves, split rules and times are flashlab.hardware's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, sqrt
 
@@ -49,6 +49,7 @@ class Launch:
             require(isinstance(value, int) and 1 <= value <= most, name, value, f"a whole number from 1 to {most}")
         require(self.heads_q % self.heads_kv == 0, "heads_kv", self.heads_kv, f"a divisor of heads_q, {self.heads_q}")
         require(self.dtype in FORMATS, "dtype", self.dtype, ", ".join(FORMATS))
+        kv_format(self.dtype).vector_bytes(self.head_dim)
         most = self.most_splits
         require(isinstance(self.num_splits, int) and 1 <= self.num_splits <= most, "num_splits", self.num_splits,
                 f"from 1 to {most}, and no more than tiles of {BLOCK_N} keys")  # fmt: skip
@@ -79,11 +80,9 @@ class Launch:
             element_bytes=form.vector_bytes(self.head_dim) / self.head_dim, block_n=BLOCK_N, pack_gqa=self.pack_gqa,
         )  # fmt: skip
 
-    def recorded(self) -> list[recorded.Point]:
-        """Recorded times of this very step by splits, if there are any."""
-        if self.dtype not in ("bf16", "fp16") or not self.pack_gqa:
-            return []
-        return recorded.split_times(self.gpu, self.blocks_per_sm, **self.shape)
+    def recorded(self) -> recorded.Decode:
+        """Recorded times of this very step, if there are any. flashlab's kernel always packs GQA."""
+        return recorded.decode(self.gpu, self.dtype, **self.shape) if self.pack_gqa else recorded.Decode()
 
     @classmethod
     def settle(cls, fields, asked):
@@ -110,22 +109,21 @@ def _curve(state: Launch) -> tuple[tuple[int, float], ...]:
 
 def curve(state: Launch):
     """``_curve`` of the state, whatever its splits and wave."""
-    from dataclasses import replace
-
     return _curve(replace(state, num_splits=1, wave=1))
 
 
 def picture(state: Launch) -> Scene:
     """Left the SMs in one wave; right the waves, and the time against the number of splits; below the time in parts."""
     filling, grid, time = state.filling, state.grid, state.time()
-    found = {point.x: point for point in state.recorded()}.get(state.num_splits)
+    record = state.recorded()
     headline, under = _words(state, filling, grid)
-    scene = Scene(960, 596, " ".join(("SM grid.", headline, under, _time_in_words(time, found), _cliff(state, grid))))
+    said = (headline, under, f"Predicted {_predicted(time)}.", _recorded(state, time, record), _cliff(state, grid))
+    scene = Scene(960, 600, " ".join(("SM grid.", *said)))
     scene.headline(headline, under)
     _chip(scene, state, filling)
     _waves(scene, state, filling)
-    _splits(scene, state, time)
-    _time(scene, state, time, found)
+    _splits(scene, state, time, record)
+    _time(scene, state, time, record)
     return scene
 
 
@@ -149,12 +147,23 @@ def _words(state, filling, grid):
     return headline, under
 
 
-def _time_in_words(time, found):
-    said = (
-        f"Predicted {seconds(time.time_s)}: read {seconds(time.read_s)}, combine {seconds(time.combine_s)}, "
-        f"start {seconds(time.start_s)}."
-    )
-    return said + (f" Recorded {seconds(found.y)} ({found.provenance})." if found else "")
+def _predicted(time):
+    parts = f"read {seconds(time.read_s)} + combine {seconds(time.combine_s)} + start {seconds(time.start_s)}"
+    return f"{seconds(time.time_s)} = {parts}"
+
+
+def _recorded(state, time, record):
+    """The recorded time beside the prediction, at this number of splits or at the kernel's own; what stands in its way."""
+    found = {point.x: point for point in record.by_splits}.get(state.num_splits)
+    if found:
+        off = 100 * (time.time_s / found.y - 1)
+        side = "above" if off > 0 else "below"
+        return f"Recorded {seconds(found.y)} on {found.where}: the prediction is {number(abs(off))}% {side} it."
+    if record.own_choice:
+        own = record.own_choice
+        return f"Recorded {seconds(own.y)} on {own.where}, at the number of splits that flashlab's kernel chose."
+    near = ", ".join(str(point.x) for point in record.by_splits)
+    return f"Not recorded at this number of splits; recorded are {near}." if near else "No run of this step is on record."
 
 
 def _cliff(state, grid):
@@ -172,7 +181,7 @@ def _cliff(state, grid):
     return f"{edge} To fill one wave: {count(fill, 'split')}; FlashAttention-3's rule: {fa3}."
 
 
-CHIP_X, CHIP_Y, CHIP = 28, 128, 400
+CHIP_X, CHIP_Y, CHIP = 28, 128, 388
 
 
 def _chip(scene, state, filling):
@@ -222,19 +231,23 @@ def _waves(scene, state, filling):
         y += 21
 
 
-def _splits(scene, state, time):
+def _splits(scene, state, time, record):
     """Predicted time against the number of splits, the recorded points, and where we are."""
     top, floor = 290, 452
-    points, notes = curve(state), state.recorded()
-    values = [t for _, t in points] + [point.y for point in notes]
-    y = plot.Axis(min(values) / 1.2, max(values) * 1.15, floor, top, log=True)
-    x = plot.Axis(1, max(state.most_splits, 2), RIGHT_X + 46, RIGHT, log=True)
+    most = max(state.most_splits, 2)
+    points, notes = curve(state), [point for point in record.by_splits if point.x <= most]
+    own = record.own_choice
+    values = [t for _, t in points] + [point.y for point in notes] + ([own.y] if own else [])
+    low, high = min(values) / 1.2, max(values) * 1.15
+    y = plot.Axis(low, max(high, 3 * low), floor, top, log=True)
+    x = plot.Axis(1, most, RIGHT_X + 46, RIGHT, log=True)
     scene.text(RIGHT_X, top - 24, "time against splits", bold=True)
     ticks = plot.steps_of_ten(y.low, y.high)
-    ticks = ticks if len(ticks) > 1 else plot.steps_of_ten(y.low, y.high, range(1, 10))
     splits = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= x.high]
-    plot.frame(scene, x, y, [(n, str(n)) for n in splits], [(t, seconds(t)) for t in ticks[:: max(1, len(ticks) // 4)]])
-    scene.text(RIGHT, floor + 34, "splits", size=style.SMALL, fill=style.MUTED, anchor="end")
+    plot.frame(scene, x, y, [(n, str(n)) for n in splits], [(t, seconds(t)) for t in ticks[:: -(-len(ticks) // 5)]])
+    scene.text(RIGHT, floor + 36, "splits", size=style.SMALL, fill=style.MUTED, anchor="end")
+    if own:
+        scene.line(x.start, y(own.y), x.end, y(own.y), stroke=style.RECORDED, dashed=True)
     scene.path([(x(n), y(t)) for n, t in points], stroke=style.PREDICTED)
     for point in notes:
         plot.mark(scene, x(point.x), y(point.y), "recorded", 4)
@@ -242,30 +255,27 @@ def _splits(scene, state, time):
     scene.line(here, top - 6, here, floor, stroke=style.INK, dashed=True)
     plot.mark(scene, here, y(time.time_s), "predicted", 6)
     entries = [("predicted", "predicted")]
-    entries += [("recorded", f"recorded: {notes[0].provenance}")] if notes else []
-    plot.key(scene, RIGHT_X, floor + 34, entries)
+    if notes or own:
+        dashes = "dashed: its own choice" if own else ""
+        entries += [("recorded", f"recorded{' (' * bool(own)}{dashes}{')' * bool(own)}")]
+    plot.key(scene, RIGHT_X, floor + 36, entries)
 
 
-def _time(scene, state, time, found):
-    """The step's time in parts, and the recorded one on the same scale."""
+def _time(scene, state, time, record):
+    """The step's time in parts, and what is on record of it."""
     y = 512
     scene.line(28, y, RIGHT, y)
-    scene.text(28, y + 26, f"predicted {seconds(time.time_s)}", bold=True, fill=style.PREDICTED)
-    scene.text(190, y + 26, f"= read {seconds(time.read_s)} + combine {seconds(time.combine_s)} + start {seconds(time.start_s)}")
+    scene.text(28, y + 26, "predicted", bold=True, fill=style.PREDICTED)
+    scene.text(118, y + 26, _predicted(time))
     rate = f"{style.size(time.bytes)} of K and V at {style.rate(time.bandwidth_bytes_per_s)}"
     scene.text(RIGHT, y + 26, rate, fill=style.MUTED, anchor="end")
-    if found:
-        scene.text(28, y + 50, f"recorded {seconds(found.y)}", bold=True, fill=style.RECORDED)
-        scene.text(190, y + 50, f"{found.provenance}: {_off(time.time_s, found.y)}")
-    else:
-        scene.text(28, y + 50, "not recorded", fill=style.MUTED)
-        scene.text(190, y + 50, "no run of this step is on record", fill=style.MUTED)
-    scene.text(28, y + 74, _cliff(state, state.grid), fill=style.MUTED)
-
-
-def _off(predicted, real):
-    off = 100 * (predicted / real - 1)
-    return f"the prediction is {number(abs(off))}% {'above' if off > 0 else 'below'} it"
+    stamp = record.own_choice or next(iter(record.by_splits), None)
+    scene.text(28, y + 49, "recorded", bold=True, fill=style.RECORDED if stamp else style.MUTED)
+    words = _recorded(state, time, record).removeprefix("Recorded ").rstrip(".")
+    scene.text(118, y + 49, words[0].lower() + words[1:], fill=style.INK if stamp else style.MUTED)
+    if stamp:
+        scene.text(RIGHT, y + 49, stamp.versions, size=style.SMALL, fill=style.MUTED, anchor="end")
+    scene.text(28, y + 72, _cliff(state, state.grid), fill=style.MUTED)
 
 
 def _to_occupancy(state: Launch) -> dict:
@@ -276,7 +286,8 @@ class SMGrid(Explorable):
     """A decode step on the SMs of a GPU: ``SMGrid(gpu="h200", batch=1, num_splits=16, ...)``.
 
     The fields are Launch's; ValueError says what is wrong with one. Hands its GPU and head_dim to an OccupancyScope,
-    which hands the blocks per SM back. ``figure()`` draws it for a page without a kernel.
+    which hands the blocks per SM back. The prediction is of the tile that hardware.timing was fitted to (64 keys, 4
+    warps); what is recorded is flashlab's own kernel. ``figure()`` draws it for a page without a kernel.
     """
 
     State = Launch

@@ -158,7 +158,9 @@ def _scores(scene, state, taken, dividing, found):
         a, b = _extent(state, t)
         if t == taken - 1 and not dividing:
             scene.rect(a - 3, TOP + 2, b - a + 6, FLOOR - TOP + 18, stroke=style.NOW, line=1.5, radius=4)
-        scene.text((a + b) / 2, FLOOR + 14, f"tile {t + 1}", size=style.SMALL, fill=style.MUTED, anchor="middle")
+        if b - a >= 16 or t % 4 == 0:
+            words = f"tile {t + 1}" if b - a >= 44 or t == 0 else str(t + 1)
+            scene.text((a + b) / 2, FLOOR + 14, words, size=style.SMALL, fill=style.MUTED, anchor="middle")
     for j, s in enumerate(state.scores):
         top, height = min(y(s), y(0)), abs(y(s) - y(0))
         scene.rect(x[j] + 2, top, width - 4, height, fill=_colour(state, j, taken, dividing), radius=2)

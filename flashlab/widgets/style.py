@@ -41,7 +41,9 @@ def size(n: int) -> str:
 
 
 def seconds(s: float) -> str:
-    """``135 µs``, ``1.63 ms``, ``2.4 s``."""
+    """``135 µs``, ``1.63 ms``, ``2.4 s``; ``0`` where there is none."""
+    if s == 0:
+        return "0"
     for unit, scale in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if s >= scale:
             return f"{number(s / scale)} {unit}"
