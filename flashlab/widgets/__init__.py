@@ -6,6 +6,8 @@ _HOME = {
     "SoftmaxScrubber": "softmax_scrubber",
     "TileWalk": "tile_walk",
     "SMGrid": "sm_grid",
+    "OccupancyScope": "occupancy",
+    "link": "explorable",
 }
 
 __all__ = list(_HOME)

@@ -42,13 +42,13 @@ class Explorable(ipywidgets.VBox):
 
     def __init__(self, **state):
         self._canvas = Canvas()
-        self._refusal = ipywidgets.HTML(layout={"display": "none"})
+        self._message = ipywidgets.HTML(layout={"display": "none"})
         self._showing = False
         first = self.State(**state)
         self.controls = self.make_controls(first)
         grid = {"grid_template_columns": f"repeat({self.columns}, {WIDTH / self.columns:.0f}px)", "max_width": "100%"}
         panel = ipywidgets.GridBox([*self.controls.values()], layout=grid)
-        super().__init__(children=[panel, self._refusal, self._canvas])
+        super().__init__(children=[panel, self._message, self._canvas])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self.state = first
@@ -107,7 +107,7 @@ class Explorable(ipywidgets.VBox):
     @traitlets.observe("state")
     def _redraw(self, change):
         self._restore_controls()
-        self._refuse("")
+        self._say("")
         self._canvas.scene = {"panel": style.PANEL, **type(self).picture(self.state).as_dict()}
 
     def _restore_controls(self):
@@ -125,14 +125,15 @@ class Explorable(ipywidgets.VBox):
         """An update from a control or another widget: what cannot be is said, not raised, and the picture stays."""
         try:
             self.update(**changes)
+            self._say("")
         except ValueError as error:
             if not any(isinstance(self.controls.get(name), ipywidgets.Textarea) for name in changes):
                 self._restore_controls()
-            self._refuse(str(error))
+            self._say(str(error), role="alert")
 
-    def _refuse(self, why):
-        self._refusal.value = f'<div role="alert" style="line-height:1.4">{escape(why)}</div>' if why else ""
-        self._refusal.layout.display = None if why else "none"
+    def _say(self, words, role="status"):
+        self._message.value = f'<div role="{role}" style="line-height:1.4">{escape(words)}</div>' if words else ""
+        self._message.layout.display = None if words else "none"
 
 
 def link(*widgets: Explorable) -> None:

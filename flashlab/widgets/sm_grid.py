@@ -137,10 +137,10 @@ def _words(state, filling, grid):
     else:
         share = number(100 * filling.tail / filling.capacity)
         headline = f"{count(filling.blocks, 'block')} take {filling.rounds} waves; the last is {share}% full."
-    who = "kv heads (GQA packed)" if state.pack_gqa else "query heads"
+    who = count(grid.heads, "kv head" if state.pack_gqa else "query head") + " (GQA packed)" * state.pack_gqa
     tiles = f" × {grid.query_blocks} query tiles" if grid.query_blocks > 1 else ""
     under = (
-        f"batch {state.batch} × {grid.heads} {who}{tiles} × {count(state.num_splits, 'split')} = {filling.blocks:,} blocks;"
+        f"batch {state.batch} × {who}{tiles} × {count(state.num_splits, 'split')} = {filling.blocks:,} blocks;"
         f"  {sms} SMs × {state.blocks_per_sm} = {filling.capacity:,} at once;"
         f"  {filling.blocks:,} / {filling.capacity:,} = {number(filling.waves)} waves."
     )

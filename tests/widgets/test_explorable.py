@@ -24,9 +24,16 @@ SHOWN = {
         {"heads_q": 128, "heads_kv": 1, "seqlen_k": 2**24, "dtype": "int4", "blocks_per_sm": 32, "gpu": "b200"},
         {"seqlen_k": 1, "batch": 64, "heads_kv": 1},
     ],
+    "OccupancyScope": [
+        {},
+        {"shared_memory": 0, "registers": 0, "threads": 32},
+        {"cc": "7.5", "threads": 1024, "registers": 80, "shared_memory": 0},
+        {"cc": "10.0", "shared_memory": 233472},
+        {"cc": "8.6", "threads": 96, "registers": 33, "shared_memory": 5000},
+    ],
 }
 ALL = [name for name in widgets.__all__ if name in SHOWN]
-BAD = {"SoftmaxScrubber": {"step": 99}, "TileWalk": {"step": 99}, "SMGrid": {"batch": 0}}
+BAD = {"SoftmaxScrubber": {"step": 99}, "TileWalk": {"step": 99}, "SMGrid": {"batch": 0}, "OccupancyScope": {"registers": 256}}
 EACH = [pytest.param(name, state, id=f"{name}{i}") for name in ALL for i, state in enumerate(SHOWN[name])]
 
 
@@ -68,7 +75,7 @@ def test_every_control_redraws_in_place(name, monkeypatch):
             continue
         before, value = canvas.scene, moved(control)
         control.value = value
-        assert getattr(widget.state, field) == control.value == value, widget._refusal.value
+        assert getattr(widget.state, field) == control.value == value, widget._message.value
         assert canvas.scene != before, field
         assert canvas.scene["summary"] == widget.summary
     assert widget._canvas is canvas and widget.controls == controls and widget.children[-1] is canvas
@@ -127,11 +134,11 @@ def test_what_a_control_may_not_is_said_below_it_and_taken_back(name):
     widget = make(name)
     state = widget.state
     widget._take(BAD[name])
-    assert 'role="alert"' in widget._refusal.value and "allowed is" in widget._refusal.value
+    assert 'role="alert"' in widget._message.value and "allowed is" in widget._message.value
     assert widget.state is state and all(getattr(state, field) == c.value for field, c in widget.controls.items())
     field, control = next((f, c) for f, c in widget.controls.items() if not isinstance(c, ipywidgets.Textarea))
     control.value = moved(control)
-    assert widget._refusal.value == "" and widget._refusal.layout.display == "none"
+    assert widget._message.value == "" and widget._message.layout.display == "none"
 
 
 @pytest.mark.parametrize("name", ALL)
