@@ -7,6 +7,7 @@ _HOME = {
     "TileWalk": "tile_walk",
     "SMGrid": "sm_grid",
     "OccupancyScope": "occupancy",
+    "KVPlanner": "kv_planner",
     "link": "explorable",
 }
 

@@ -76,7 +76,12 @@ class Explorable(ipywidgets.VBox):
         require(name in self.hands, "taker", name, ", ".join(self.hands) or "nothing: this widget hands nothing on")
 
         def hand(_change=None):
-            taker._take(self.hands[name](self.state))
+            try:
+                fields = self.hands[name](self.state)
+            except ValueError as error:
+                taker._say(str(error), role="alert")
+            else:
+                taker._take(fields)
 
         self.observe(hand, "state")
         hand()

@@ -41,9 +41,10 @@ class Scene:
         self._add("mark", x=x, y=y, shape=shape, size=size, fill=fill, stroke=stroke, line=line)
 
     def headline(self, text: str, under: str = "") -> None:
-        """What the picture says, and one quieter line below."""
-        self.text(28, 40, text, size=style.HEADLINE, bold=True)
-        self.text(28, 65, under, fill=style.MUTED)
+        """What the picture says, and one quieter line below; smaller where it would not fit."""
+        room = self.width - 56
+        self.text(28, 40, text, size=min(style.HEADLINE, room / (0.56 * max(len(text), 1))), bold=True)
+        self.text(28, 65, under, size=min(style.BODY, room / (0.53 * max(len(under), 1))), fill=style.MUTED)
 
     def as_dict(self) -> dict:
         """JSON for the browser."""

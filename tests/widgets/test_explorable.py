@@ -31,9 +31,17 @@ SHOWN = {
         {"cc": "10.0", "shared_memory": 233472},
         {"cc": "8.6", "threads": 96, "registers": 33, "shared_memory": 5000},
     ],
+    "KVPlanner": [
+        {},
+        {"model": "gemma-3-27b", "dtype": "int4", "batch": 64, "tokens": 131072},
+        {"model": "deepseek-v3", "tp": 8, "weights": "fp8", "tokens": 163840, "batch": 1},
+        {"model": "qwen3-next-80b-a3b", "dtype": "q8_0"},
+        {"model": "llama-2-7b", "gpu": "T4", "weights": "int4", "tokens": 1, "batch": 2**16},
+        {"model": "gpt-oss-20b", "gpu": "mi300x", "batch": 2**16, "tokens": 131072},
+    ],
 }
 ALL = [name for name in widgets.__all__ if name in SHOWN]
-BAD = {"SoftmaxScrubber": {"step": 99}, "TileWalk": {"step": 99}, "SMGrid": {"batch": 0}, "OccupancyScope": {"registers": 256}}
+BAD = {"SoftmaxScrubber": {"step": 99}, "TileWalk": {"step": 99}, "SMGrid": {"batch": 0}, "OccupancyScope": {"registers": 256}, "KVPlanner": {"batch": 0}}
 EACH = [pytest.param(name, state, id=f"{name}{i}") for name in ALL for i, state in enumerate(SHOWN[name])]
 
 
