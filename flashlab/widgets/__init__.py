@@ -8,6 +8,7 @@ _HOME = {
     "SMGrid": "sm_grid",
     "OccupancyScope": "occupancy",
     "KVPlanner": "kv_planner",
+    "OffloadRace": "offload_race",
     "link": "explorable",
 }
 
