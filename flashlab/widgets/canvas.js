@@ -52,6 +52,14 @@ const DRAW = {
   },
 };
 
+// JupyterLab in command mode takes arrows and letters for itself ("d d" deletes the cell) unless the very element that has
+// the focus says no.
+function keepKeys(el, tries = 60) {
+  const widget = el.closest(".widget-vbox");
+  if (widget) widget.addEventListener("focusin", (event) => event.target.setAttribute("data-lm-suppress-shortcuts", "true"));
+  else if (tries) requestAnimationFrame(() => keepKeys(el, tries - 1));
+}
+
 function render({ model, el }) {
   const canvas = document.createElement("canvas");
   canvas.setAttribute("role", "img");
@@ -83,6 +91,7 @@ function render({ model, el }) {
 
   model.on("change:scene", redraw);
   redraw();
+  keepKeys(el);
   return () => model.off("change:scene", redraw);
 }
 

@@ -166,7 +166,8 @@ def _formulas(state, choice, over):
     part, spec = gpu(state.gpu), state.spec
     yield (
         f"recompute {seconds(choice.recompute_s)} = (2 × {number(count_parameters(spec.model) / 1e9)}e9 parameters × "
-        f"{style.count(state.tokens, 'token')} + attention) / ({number(part.dense_16bit_flops / 1e12)} TFLOP/s × {state.efficiency_percent}%)"
+        f"{style.count(state.tokens, 'token')} + attention) / ({state.efficiency_percent}% of "
+        f"{part.name}'s {number(part.dense_16bit_flops / 1e12)} TFLOP/s)"
     )
     if over.payload_efficiency:
         yield (
