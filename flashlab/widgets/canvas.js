@@ -3,6 +3,21 @@
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
+const EDGE = 6; // pixels between words and the panel's edge, at least
+const SAMPLE = "Largest batch at this context: 264 blocks, 34.36 GB";
+const EM_A_LETTER = 0.53; // what a scene's layout counts on: flashlab/widgets/plot.py, text_width
+
+let scale = 0;
+
+// Below 1 where this machine's font runs wider than scenes are laid out for.
+function narrow(ctx) {
+  if (!scale) {
+    ctx.font = `100px ${FONT}`;
+    scale = Math.min(1, (100 * EM_A_LETTER * SAMPLE.length) / ctx.measureText(SAMPLE).width);
+  }
+  return scale;
+}
+
 const DRAW = {
   rect(ctx, s) {
     ctx.beginPath();
@@ -20,11 +35,11 @@ const DRAW = {
     ctx.stroke();
     ctx.setLineDash([]);
   },
-  text(ctx, s) {
-    ctx.font = `${s.bold ? "600 " : ""}${s.size}px ${FONT}`;
+  text(ctx, s, width) {
+    ctx.font = `${s.bold ? "600 " : ""}${s.size * narrow(ctx)}px ${FONT}`;
     ctx.textAlign = { start: "left", middle: "center", end: "right" }[s.anchor];
     ctx.fillStyle = s.fill;
-    ctx.fillText(s.text, s.x, s.y);
+    ctx.fillText(s.text, s.x, s.y, { start: width - s.x, middle: 2 * Math.min(s.x, width - s.x), end: s.x }[s.anchor] - EDGE);
   },
   cells(ctx, s) {
     for (let i = 0; i < s.codes.length; i++) {
@@ -82,7 +97,7 @@ function render({ model, el }) {
     ctx.scale(ratio, ratio);
     ctx.fillStyle = panel;
     ctx.fillRect(0, 0, width, height);
-    for (const shape of shapes) DRAW[shape.kind](ctx, shape);
+    for (const shape of shapes) DRAW[shape.kind](ctx, shape, width);
     canvas.setAttribute("aria-label", summary);
     words.textContent = summary;
     seq += 1;

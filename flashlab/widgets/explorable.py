@@ -46,7 +46,8 @@ class Explorable(ipywidgets.VBox):
         self._showing = False
         first = self.State(**state)
         self.controls = self.make_controls(first)
-        grid = {"grid_template_columns": f"repeat({self.columns}, {WIDTH / self.columns:.0f}px)", "max_width": "100%"}
+        columns = f"repeat({self.columns}, minmax(0, 1fr))"  # as wide as the picture, narrower where the page is
+        grid = {"grid_template_columns": columns, "width": "100%", "max_width": f"{WIDTH}px"}
         panel = ipywidgets.GridBox([*self.controls.values()], layout=grid)
         super().__init__(children=[panel, self._message, self._canvas])
         for name, control in self.controls.items():

@@ -139,7 +139,7 @@ def picture(state: Need) -> Scene:
 
 def _words(state, fit):
     need, room = state.spec.bytes(state.batch, state.tokens), fit.budget.cache
-    where = f"the {state.gpu}" if state.tp == 1 else f"each of {state.tp} {state.gpu}s"
+    where = f"the {state.gpu}" if state.tp == 1 else f"each of {state.tp} × {state.gpu}"
     verb = "takes" if state.batch == 1 else "take"
     asked = f"{count(state.batch, 'sequence')} of {count(state.tokens, 'token')} {verb} {size(need)}"
     if state.uncounted:
