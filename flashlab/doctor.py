@@ -42,8 +42,20 @@ def examine() -> Health:
         health.problems.append(f"importing torch or triton failed: {type(error).__name__}: {error}. Reinstall both.")
         return health
     _device(health, backend)
-    _canary(health, backend)
+    if _runs_nowhere(backend):
+        health.problems.append(
+            f"TRITON_INTERPRET={os.environ['TRITON_INTERPRET']} turns Triton's interpreter off, and there is no GPU here: "
+            "unset it and restart Python."
+        )
+    else:
+        _canary(health, backend)
     return health
+
+
+def _runs_nowhere(backend) -> bool:
+    import torch
+
+    return not torch.cuda.is_available() and not backend.interpreting()
 
 
 def _versions() -> dict[str, str]:

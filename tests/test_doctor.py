@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 
@@ -10,11 +11,13 @@ import pytest
 from flashlab import doctor
 
 
-def run(*arguments, before="", env=None):
-    import os
-
+def run(*arguments, before="", interpret=None):
+    """The command in a process of its own, with TRITON_INTERPRET unset or as given."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    if interpret is not None:
+        env["TRITON_INTERPRET"] = interpret
     program = f"{before}\nfrom flashlab.cli import main\nmain(['doctor', *{list(arguments)!r}])"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **(env or {})})
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
 
 
 def test_a_sound_machine_is_usable_and_every_dtype_was_computed():
@@ -25,18 +28,20 @@ def test_a_sound_machine_is_usable_and_every_dtype_was_computed():
         assert 0 < health["canary"][name] <= tolerance
 
 
-def test_the_interpreter_is_turned_on_even_where_the_environment_turned_it_off():
+def test_an_interpreter_that_the_environment_turned_off_is_named():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    assert json.loads(run("--json", env={"TRITON_INTERPRET": "0"}).stdout)["usable"]
+    result = run("--json", interpret="0")
+    assert result.returncode == 1
+    assert [("TRITON_INTERPRET=0" in p, "unset it" in p) for p in json.loads(result.stdout)["problems"]] == [(True, True)]
 
 
 def test_triton_imported_first_is_named():
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("with a GPU the order does not matter")
-    result = run(before="import triton", env={"TRITON_INTERPRET": "0"})
+    result = run(before="import triton")
     assert result.returncode == 1
     assert "Import flashlab.kernels first" in " ".join(result.stdout.split())
 

@@ -270,6 +270,7 @@ def _plan(
 ):  # fmt: skip
     """The checked plan of a kind of call: tensors are given as _kind's (dtype, shape, strides, device)."""
     from flashlab.kernels.decode_plan import Plan
+    from flashlab.kernels.decode_plan import device as running_on
 
     if len(q[1]) != 4:
         raise ValueError(f"q has shape {tuple(q[1])}: must have 4 dimensions")
@@ -286,7 +287,7 @@ def _plan(
     reach = seqlen_q + k_cache[1][1] * columns
     per_word = 1 if format == "native" else 2  # a quantised cache's elements are bytes, read by 16-bit words
     return Plan(
-        device.index, (batch, seqlen_q, heads_q, head_dim), k_cache[1], strides_q[:3],
+        running_on(device.index), (batch, seqlen_q, heads_q, head_dim), k_cache[1], strides_q[:3],
         *(tuple(stride // per_word for stride in cache[2][:3]) for cache in (k_cache, v_cache)), strides_scales, dtype, format,
         None if block_table is None else (columns, block_table[2][0]),
         None if alibi_slopes is None else (alibi_slopes[2][0] if len(alibi_slopes[1]) == 2 else 0),

@@ -100,7 +100,7 @@ def _decode(case: Case, part: GPU) -> list[Count]:
     group = case.heads_q // case.heads_kv
     format = case.cache.split()[0].replace("bf16", "native")
     heads = case.batch * case.heads_kv
-    tile = decode_plan.choose_tile(configs.table_of(*_capability(part)), format, 2, case.head_dim, group, heads / part.sms)
+    tile = decode_plan.choose_tile(configs.table_of(*_capability(part)), format, 2, case.head_dim, group, heads / part.sms, False)
     key_blocks = math.ceil(case.seqlen_k / tile.BLOCK_N)
     num_splits = splits_to_fill(heads, part.sms, tile.blocks_per_sm, key_blocks, decode_plan.MOST_SPLITS)
     block_m = min(decode_plan.MOST_QUERIES[tile.AXIS], max(decode_plan.LEAST_QUERIES[tile.AXIS], 1 << (group - 1).bit_length()))

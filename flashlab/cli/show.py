@@ -17,10 +17,18 @@ from flashlab.cli.output import bad, emit_json, emit_table, json_option
 @click.option("--window", is_flag=True, help="With a window, both sides closed.")
 @click.option("--softcap", is_flag=True, help="With softcapped scores.")
 @click.option("--alibi", is_flag=True, help="With ALiBi slopes.")
-@click.option("--varlen", is_flag=True, help="Over packed sequences.")
+@click.option("--varlen", is_flag=True, help="Over packed sequences (not decode).")
+@click.option("--page-size", default=0, show_default=True, help="Of a paged cache: a multiple of 16. 0 is contiguous.")
+@click.option("--cache", default="native", show_default=True, help="Decode's cache: native, fp8, int8 or int4.")
+@click.option("--unsplit", is_flag=True, help="Decode without splitting the keys.")
 @json_option
-def command(kernel, arch, dtype, head_dim, group, as_json, **features):
-    """Compile KERNEL (forward, preprocess, dkdv or dq); print registers, spills, tensor-core code and occupancy."""
+def command(kernel, arch, dtype, head_dim, group, page_size, cache, unsplit, as_json, **features):
+    """Compile KERNEL; print its registers, spills, shared memory, tensor-core code and occupancy.
+
+    \b
+    forward, preprocess, dkdv, dq    prefill and training
+    decode, combine, append          decoding
+    """
     try:
         from flashlab.kernels import inspect
     except ImportError as error:
@@ -29,6 +37,7 @@ def command(kernel, arch, dtype, head_dim, group, as_json, **features):
 
     for option, value, known in (
         ("KERNEL", kernel, inspect.KERNELS), ("--arch", arch, inspect.ARCHES), ("--dtype", dtype, inspect.DTYPES),
+        ("--cache", cache, inspect.CACHES),
     ):  # fmt: skip
         if value not in known:
             raise bad(option, value, f"must be one of {', '.join(known)}")
@@ -36,19 +45,32 @@ def command(kernel, arch, dtype, head_dim, group, as_json, **features):
         raise bad("--head-dim", head_dim, "must be from 1 to 256")
     if group < 1:
         raise bad("--group", group, "must be 1 or more")
+    if page_size < 0 or page_size % 16:
+        raise bad("--page-size", page_size, "must be 0 or a multiple of 16")
+    for option, given in (("--cache", cache != "native"), ("--unsplit", unsplit)):
+        if given and kernel != "decode":
+            raise bad(option, cache if option == "--cache" else kernel, "is of decode only")
+    if features["varlen"] and kernel in ("decode", "combine", "append"):
+        raise bad("--varlen", kernel, "is of prefill and training only; a decode launch has its lengths on the device")
 
-    report = inspect.inspect(kernel, arch, dtype=dtype, head_dim=head_dim, group=group, **features)
+    report = inspect.inspect(
+        kernel, arch, dtype=dtype, head_dim=head_dim, group=group, page_size=page_size, cache=cache, split=not unsplit,
+        **features,
+    )  # fmt: skip
     fit = occupancy(cc=arch, threads=report.threads, registers=report.registers, shared_memory=report.shared_memory_bytes)
     if as_json:
         return emit_json(dataclasses.asdict(report) | {"occupancy": fit._asdict()})
+    features |= {f"pages of {page_size}": page_size, f"{cache} cache": cache != "native", "unsplit": unsplit}
     given = ", ".join([f"head_dim {head_dim}", *(name for name, on in features.items() if on)])
     emit_table(f"{kernel} for {arch}, {dtype}, {given}", _rows(report, fit))
 
 
 def _rows(report, fit):
     launch = report.launch
-    yield "tile", f"{launch['BLOCK_M']} queries x {launch['BLOCK_N']} keys x {launch['BLOCK_D']} columns"
-    yield "launch", f"{report.threads} threads, {launch['num_stages']} pipeline stages"
+    sides = {"BLOCK_M": "queries", "BLOCK_N": "partials" if report.kernel == "combine" else "keys", "BLOCK_D": "columns"}
+    stages = f", {launch['num_stages']} pipeline stages" if "num_stages" in launch else ""
+    yield "tile", " x ".join(f"{launch[side]} {name}" for side, name in sides.items() if side in launch)
+    yield "launch", f"{report.threads} threads{stages}"
     yield "registers", f"{report.registers} a thread"
     yield "spills", f"{report.spill_bytes} bytes a thread"
     yield "shared memory", f"{report.shared_memory_bytes:,} bytes a block"

@@ -13,6 +13,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 import flashlab
+from flashlab.course import sources
 from flashlab.course.compare import describe
 from flashlab.course.spec import Exercise
 
@@ -74,6 +75,8 @@ def refusal(exercise: Exercise, siblings: tuple[Exercise, ...], fn: Any) -> str 
     """Why this cannot be graded as the reader's own answer, or None."""
     if not callable(fn):
         return f'this is {describe(fn)}: pass the function itself, check("{exercise.id}", {exercise.name})'
+    if sources.is_kernel(fn):
+        return f'this is a kernel: pass the function that launches it, check("{exercise.id}", {exercise.name})'
     code = _code(fn)
     if code is None:
         return f"{name(fn)} is not a function written in Python: pass the one you wrote"
@@ -99,19 +102,19 @@ def untouched(exercise: Exercise, fn: Any) -> bool:
 
 def placeholder(fn: Any) -> str:
     """Where a ``...`` still stands for a line to be filled in; empty where none does. ``x[..., 0]`` is none."""
-    tree = _definition(fn)
-    if tree is None:
-        return ""
-    meant = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Subscript) for part in ast.walk(node.slice)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value is ... and id(node) not in meant:
-            code = _code(fn)
-            return at(code, code.co_firstlineno + node.lineno - 1)
+    for part in (fn, *_kernels(fn)):
+        tree, code = _definition(part), _code(part)
+        nodes = list(ast.walk(tree)) if tree else []
+        meant = {id(inside) for node in nodes if isinstance(node, ast.Subscript) for inside in ast.walk(node.slice)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and node.value is ... and id(node) not in meant:
+                return at(code, code.co_firstlineno + node.lineno - 1)
     return ""
 
 
 def same_body(fn: Callable, other: Callable) -> bool:
-    """Whether two functions are the same code but for their names, docstrings, annotations and comments."""
+    """Whether two functions, their kernels with them, are the same code but for names, docstrings, annotations and
+    comments."""
     mine, theirs = _body(fn), _body(other)
     return mine is not None and mine == theirs
 
@@ -144,7 +147,24 @@ def _definition(fn: Any) -> ast.AST | None:
     return tree.body[0] if tree.body else None
 
 
+def _kernels(fn: Any) -> list[Callable]:
+    """The functions of the Triton kernels that a function launches."""
+    target = inner(fn)
+    return [kernel.fn for kernel in sources.kernels(target)] if inspect.isfunction(target) else []
+
+
 def _body(fn: Any) -> str | None:
+    kernels = _kernels(fn)
+    bodies = [_own_body(part) for part in (fn, *kernels)]
+    if None in bodies:
+        return None
+    body = "\n".join(bodies)
+    for number, kernel in enumerate(kernels):
+        body = body.replace(f"'{kernel.__name__}'", f"'kernel {number}'")
+    return body
+
+
+def _own_body(fn: Any) -> str | None:
     tree = _definition(fn)
     if not isinstance(tree, ast.FunctionDef):
         return None

@@ -33,7 +33,8 @@ class CaseProbe:
             raise RuntimeError(f"{self.exercise.id}: the spec fails on {self.case.label!r}: {self.expected.error}")
 
     def run(self, fn: Callable, seconds: float = LIMIT_S) -> Outcome:
-        return attempt(fn, self.case.args, seconds)
+        with self.exercise.within():
+            return attempt(fn, self.case.args, seconds)
 
     def complaint(self, outcome: Outcome) -> Complaint | None:
         """What is wrong with this outcome, or None."""
@@ -89,7 +90,8 @@ class PropertyProbe:
             calls.append((args, kwargs, result))
             return result
 
-        outcome = attempt(self.test, (watched,), seconds, reader=fn)
+        with self.exercise.within():
+            outcome = attempt(self.test, (watched,), seconds, reader=fn)
         if outcome.error and calls and not outcome.where and outcome.raised is not TookTooLong:
             unlike = self._unlike_spec(*calls[-1])
             if unlike:

@@ -1,6 +1,7 @@
 """What a lesson is made of: exercises with their known mistakes, predictions and quiz questions, all as plain data."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,7 @@ class Exercise:
     sub_checks: tuple[SubCheck, ...]
     mistakes: tuple[Mistake, ...]
     keep: str  # the one sentence worth keeping, printed when every sub-check passes
+    within: Callable[[], AbstractContextManager] = nullcontext  # every call of a graded function is made inside it
 
     @property
     def name(self) -> str:

@@ -54,6 +54,7 @@ def attempt(fn: Callable, arguments: tuple, seconds: float = LIMIT_S, reader: Ca
     except TookTooLong:
         return Outcome(error=f"did not finish within {seconds:g} s", raised=TookTooLong, cause="endless")
     except BaseException as error:
+        error = _of_the_kernel(error)
         where = author.line_of(error.__traceback__, reader or fn)
         said = _in_words(error)
         return Outcome(error=said, where=where, raised=type(error), cause=f"{type(error).__name__} {where or said}")
@@ -88,6 +89,13 @@ def time_limit(seconds: float):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _of_the_kernel(error: BaseException) -> BaseException:
+    """What went wrong inside a Triton kernel, where the interpreter has wrapped it up."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _in_words(error: BaseException) -> str:

@@ -84,7 +84,7 @@ class Plan:
     """A kind of decode call. Arguments are already checked (flashlab.attention.decode).
 
     Args:
-        index: of the CUDA device.
+        where: it runs (``device``).
         shape_q: (batch, seqlen_q, heads_q, head_dim).
         shape_k: of the cache, (rows, capacity, heads_kv, words) or (pages, page_size, heads_kv, words).
         strides_q, strides_k, strides_v: (batch or page, token, head), in elements, of a quantised cache in 16-bit words.
@@ -97,12 +97,12 @@ class Plan:
     """
 
     def __init__(
-        self, index, shape_q, shape_k, strides_q, strides_k, strides_v, strides_scales, dtype, format, table,
+        self, where: Device, shape_q, shape_k, strides_q, strides_k, strides_v, strides_scales, dtype, format, table,
         alibi_stride, window, softmax_scale, softcap, ragged, batch_idx, leftpad,
     ):  # fmt: skip
         self.batch, self.seqlen_q, self.heads_q, head_dim = shape_q
         self.format, self.heads_kv = format, shape_k[2]
-        self.device, self.interpreting = device(index), backend.interpreting()
+        self.device, self.interpreting = where, where.capability == (0, 0)
         self.capacity = shape_k[1] if table is None else shape_k[1] * table[0]
         self.window = window[0], window[1] if self.seqlen_q > 1 else -1  # a lone query stands at the last key
         self.indexed = ragged or batch_idx or leftpad or table is not None

@@ -7,7 +7,6 @@ the dtype asked for unless POINTEES says otherwise, softmax_scale and softcap ar
 
 import dataclasses
 import functools
-import importlib
 import json
 import os
 import re
@@ -15,39 +14,20 @@ import subprocess
 import sys
 import tempfile
 
+from flashlab.kernels.variants import KERNELS, Request, variant
+
 ARCHES = {"sm_80": (8, 0), "sm_86": (8, 6), "sm_90": (9, 0), "sm_100": (10, 0)}
-DTYPES = {"float16": ("fp16", 2), "bfloat16": ("bf16", 2), "float32": ("fp32", 4)}
-KERNELS = {
-    "forward": ("flashlab.kernels.forward", "forward_kernel"),
-    "preprocess": ("flashlab.kernels.backward", "preprocess_kernel"),
-    "dkdv": ("flashlab.kernels.backward", "dkdv_kernel"),
-    "dq": ("flashlab.kernels.backward", "dq_kernel"),
-}
-POINTEES = {
-    "p_lse": "fp32", "p_dlse": "fp32", "p_lse_log2": "fp32", "p_delta": "fp32", "p_alibi_slopes": "fp32",
-    "p_cu_seqlens_q": "i32", "p_cu_seqlens_k": "i32", "p_block_table": "i32",
-}  # fmt: skip
+DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+CACHES = ("native", "fp8", "int8", "int4")
+POINTEES = dict.fromkeys(
+    ("p_lse", "p_dlse", "p_lse_log2", "p_delta", "p_alibi_slopes", "p_k_scale", "p_v_scale", "p_parts", "p_o_parts"), "fp32"
+) | dict.fromkeys(
+    ("p_cu_seqlens_q", "p_cu_seqlens_k", "p_block_table", "p_cache_seqlens", "p_cache_batch_idx", "p_cache_leftpad"), "i32"
+)  # fmt: skip
 FLOATS = {"softmax_scale", "softcap"}
 TENSOR_CORE = {"mma": r"\bmma\.sync", "wgmma": r"\bwgmma\.mma_async", "tcgen05": r"\btcgen05\.mma"}
-LONG = 4096  # the sequence length whose row of the launch table is compiled
 
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """Which variant of which kernel, for which GPU. A window is (left, right) as in flash_attn_func."""
-
-    kernel: str
-    arch: str
-    dtype: str = "bfloat16"
-    head_dim: int = 128
-    causal: bool = False
-    window: bool = False
-    softcap: bool = False
-    alibi: bool = False
-    varlen: bool = False
-    page_size: int = 0
-    group: int = 1
-    seqlen: int = LONG
+__all__ = ["ARCHES", "CACHES", "DTYPES", "KERNELS", "Report", "Request", "inspect", "inspect_all"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +62,7 @@ def inspect(kernel: str, arch: str, **variant) -> Report:
 def inspect_all(requests: list[Request]) -> list[Report]:
     """``inspect`` for many variants in one process, which saves its start."""
     for request in requests:
-        for name, known in (("kernel", KERNELS), ("arch", ARCHES), ("dtype", DTYPES)):
+        for name, known in (("kernel", KERNELS), ("arch", ARCHES), ("dtype", DTYPES), ("cache", CACHES)):
             if getattr(request, name) not in known:
                 raise ValueError(f"{name} {getattr(request, name)!r}: must be one of {', '.join(known)}")
         if not 1 <= request.head_dim <= 256:
@@ -106,32 +86,17 @@ def _compile(request: Request) -> Report:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from flashlab.kernels import configs
-
     major, minor = ARCHES[request.arch]
-    element, itemsize = DTYPES[request.dtype]
-    banded = request.causal or request.window
-    launch = configs.lookup(
-        configs.table_of(major, minor), request.kernel, itemsize, request.head_dim, request.seqlen, banded
+    built = variant(request, (major, minor))
+    signature = _signature(built.function, built.values, DTYPES[request.dtype], POINTEES | built.pointees)
+    compiled = triton.compile(
+        ASTSource(built.function, *signature), target=GPUTarget("cuda", major * 10 + minor, 32), options=built.options
     )
-    module, name = KERNELS[request.kernel]
-    function = getattr(importlib.import_module(module), name)
-    values = dict(
-        GROUP=request.group, VARLEN=request.varlen, PAGE_SIZE=request.page_size, SOFTCAP=request.softcap,
-        ALIBI=request.alibi, HAS_LEFT=request.window, HAS_RIGHT=banded, WIDE=False, HEAD_DIM=request.head_dim,
-        **dict(zip(("BLOCK_D", "BLOCK_M", "BLOCK_N", "HEAD_GROUP"), launch.blocks(heads=16), strict=True)),
-        DLSE=False, p_dlse=None,
-    )  # fmt: skip
-    absent = dict(p_cu_seqlens_q=request.varlen, p_cu_seqlens_k=request.varlen, p_alibi_slopes=request.alibi,
-                  p_block_table=request.page_size)  # fmt: skip
-    values |= {pointer: None for pointer, given in absent.items() if not given}
-    source = ASTSource(function, *_signature(function, values, element))
-    compiled = triton.compile(source, target=GPUTarget("cuda", major * 10 + minor, 32), options=launch.options)
     registers, stack = _resources(compiled.asm["cubin"])
     return Report(
         kernel=request.kernel,
         arch=request.arch,
-        launch=dataclasses.asdict(launch),
+        launch=built.launch,
         threads=32 * compiled.metadata.num_warps,
         registers=registers,
         spill_bytes=stack,
@@ -140,7 +105,7 @@ def _compile(request: Request) -> Report:
     )
 
 
-def _signature(function, values: dict, element: str) -> tuple[dict, dict, dict]:
+def _signature(function, values: dict, element: str, pointees: dict) -> tuple[dict, dict, dict]:
     """Triton's (signature, constexprs, attributes) with everything aligned to 16 that a launch would specialise on."""
     signature, constexprs, attributes = {}, {}, {}
     for i, parameter in enumerate(function.params):
@@ -150,7 +115,7 @@ def _signature(function, values: dict, element: str) -> tuple[dict, dict, dict]:
             constexprs[(i,)] = values[name]
             continue
         if name.startswith("p_"):
-            signature[name] = "*" + POINTEES.get(name, element)
+            signature[name] = "*" + pointees.get(name, element)
         else:
             signature[name] = "fp32" if name in FLOATS else "i32"
         if name not in FLOATS and not parameter.do_not_specialize:

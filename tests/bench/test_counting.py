@@ -69,7 +69,7 @@ def test_tiles_and_splits_are_the_tables():
     config = configs.lookup("sm_80", "forward", 2, 128, 4096, True)
     assert (count.block_m, count.block_n) == (config.BLOCK_M, config.BLOCK_N)
     decode = counting.count(Case("decode", 1, 32, 8, 1, 131072, 128), "a100")[0]
-    tile = decode_plan.choose_tile("sm_80", "native", 2, 128, 4, 8 / 108)
+    tile = decode_plan.choose_tile("sm_80", "native", 2, 128, 4, 8 / 108, False)
     assert decode.block_n == tile.BLOCK_N
     assert decode.num_splits == min(decode_plan.MOST_SPLITS, tile.blocks_per_sm * 108 // 8)
 

@@ -30,6 +30,18 @@ def test_table(capsys):
         assert words in out
 
 
+def test_decode_table(capsys):
+    code, out, _ = run(capsys, "show", "decode", "--arch", "sm_90", "--group", "4", "--cache", "int4")
+    assert code == 0
+    for words in ("decode for sm_90, bfloat16, head_dim 128, int4 cache", "queries x", "keys", "registers", " mma"):
+        assert words in out
+
+
+def test_combine_table(capsys):
+    code, out, _ = run(capsys, "show", "combine", "--arch", "sm_80")
+    assert code == 0 and "partials x" in out and "none" in out
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -38,6 +50,11 @@ def test_table(capsys):
         (["forward", "--dtype", "int8"], "--dtype int8: must be one of float16"),
         (["forward", "--head-dim", "257"], "--head-dim 257: must be from 1 to 256"),
         (["forward", "--group", "0"], "--group 0: must be 1 or more"),
+        (["decode", "--page-size", "24"], "--page-size 24: must be 0 or a multiple of 16"),
+        (["decode", "--cache", "fp4"], "--cache fp4: must be one of native, fp8, int8, int4"),
+        (["forward", "--cache", "fp8"], "--cache fp8: is of decode only"),
+        (["dq", "--unsplit"], "--unsplit dq: is of decode only"),
+        (["decode", "--varlen"], "--varlen decode: is of prefill and training only"),
     ],
 )
 def test_bad_input(capsys, arguments, message):

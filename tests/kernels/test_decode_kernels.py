@@ -70,16 +70,12 @@ def test_every_shape_has_a_tile(table):
 
 
 def plan(batch, heads_q, heads_kv, capacity, *, sms, seqlen_q=1, window=(-1, -1), ragged=True):
-    where = decode_plan.Device("sm_90", sms, (9, 0))
-    original, decode_plan.device = decode_plan.device, lambda index: where
-    try:
-        strides = (capacity * heads_kv * 128, heads_kv * 128, 128)
-        return Plan(
-            0, (batch, seqlen_q, heads_q, 128), (batch, capacity, heads_kv, 128), (heads_q * 128,) * 3, strides, strides, None,
-            torch.bfloat16, "native", None, None, window, 1.0, 0.0, ragged, False, False,
-        )  # fmt: skip
-    finally:
-        decode_plan.device = original
+    strides = (capacity * heads_kv * 128, heads_kv * 128, 128)
+    return Plan(
+        decode_plan.Device("sm_90", sms, (9, 0)), (batch, seqlen_q, heads_q, 128), (batch, capacity, heads_kv, 128),
+        (heads_q * 128,) * 3, strides, strides, None, torch.bfloat16, "native", None, None, window, 1.0, 0.0, ragged, False,
+        False,
+    )  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)

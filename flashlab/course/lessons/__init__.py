@@ -10,6 +10,9 @@ LESSONS = (
     "01_naive_attention",
     "02_online_softmax",
     "03_tiled_attention",
+    "05_flash_attention_2",
+    "06_backward_pass",
+    "08_decoding_underfills_the_gpu",
 )
 
 
