@@ -5,7 +5,7 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-
 
 const EDGE = 6; // pixels between words and the panel's edge, at least
 const SAMPLE = "Largest batch at this context: 264 blocks, 34.36 GB";
-const EM_A_LETTER = 0.53; // what a scene's layout counts on: flashlab/widgets/plot.py, text_width
+const EM_A_LETTER = 0.465; // of the sample in the font that scenes are laid out with: DejaVu Sans, as figure.py scales it
 
 let scale = 0;
 

@@ -48,8 +48,9 @@ class Explorable(ipywidgets.VBox):
         self.controls = self.make_controls(first)
         columns = f"repeat({self.columns}, minmax(0, 1fr))"  # as wide as the picture, narrower where the page is
         grid = {"grid_template_columns": columns, "width": "100%", "max_width": f"{WIDTH}px"}
-        panel = ipywidgets.GridBox([*self.controls.values()], layout=grid)
-        super().__init__(children=[panel, self._message, self._canvas])
+        texts = [control for control in self.controls.values() if isinstance(control, ipywidgets.Textarea)]
+        panel = ipywidgets.GridBox([c for c in self.controls.values() if c not in texts], layout=grid)
+        super().__init__(children=[panel, *texts, self._message, self._canvas])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self.state = first

@@ -17,7 +17,7 @@ from flashlab.hardware.gpus import names
 from flashlab.sizing import FORMATS, CacheSpec, explain, max_batch, plan, show_bytes
 from flashlab.sizing.capacity import MODEL, WEIGHTS
 from flashlab.widgets import plot, style
-from flashlab.widgets.controls import ladder, menu
+from flashlab.widgets.controls import LABEL, WIDTH, ladder, menu
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
 from flashlab.widgets.state import require
@@ -324,8 +324,7 @@ class KVPlanner(Explorable):
             "tp": ladder(state, "tp", "GPUs (tp)", [1, 2, 4, 8]),
             "config": ipywidgets.Textarea(
                 value=state.config, description="config.json", placeholder="paste a model's config.json, then press Tab",
-                continuous_update=False, rows=2, style={"description_width": "7.5em"},
-                layout={"width": "98%", "grid_column": "2 / -1"},
+                continuous_update=False, rows=2, style=LABEL, layout={"width": "99%", "max_width": f"{WIDTH}px"},
             ),
         }  # fmt: skip
 

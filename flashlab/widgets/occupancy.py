@@ -21,7 +21,9 @@ from flashlab.widgets.style import count, number
 
 BY_HAND = "by hand"
 MOST_REGISTERS = 255  # that ptxas hands a thread
-LIMITS = {"threads": (1, MAX_THREADS_PER_BLOCK), "registers": (0, MOST_REGISTERS), "head_dim": (16, 256)}
+LIMITS = {"threads": (1, MAX_THREADS_PER_BLOCK), "registers": (0, MOST_REGISTERS), "head_dim": (16, 256), "group": (1, 512)}
+DECODES = ("decode", "combine", "append")
+CACHES = ("native", "fp8", "int8", "int4")
 
 
 def kernels() -> tuple[str, ...]:
@@ -34,14 +36,14 @@ def kernels() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def compiled(kernel: str, cc: str, head_dim: int):
+def compiled(kernel: str, cc: str, head_dim: int, group: int = 1, cache: str = "native"):
     """flashlab.kernels.inspect's Report of a kernel. Takes seconds the first time. Raises ValueError where it cannot be."""
     from flashlab.kernels.inspect import ARCHES, inspect
 
     capabilities = {f"{major}.{minor}": arch for arch, (major, minor) in ARCHES.items()}
     require(cc in capabilities, "cc", cc, f"{', '.join(capabilities)} for a compiled kernel, any by hand")
     try:
-        return inspect(kernel, capabilities[cc], head_dim=head_dim)
+        return inspect(kernel, capabilities[cc], head_dim=head_dim, group=group, cache=cache)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
 
@@ -51,7 +53,7 @@ class Residents:
     """State: a block of threads, and the compute capability of the SM that holds it.
 
     registers to a thread, shared_memory in bytes a block. A kernel other than "by hand" brings its own three numbers, at
-    this head_dim and in bfloat16.
+    this head_dim and in bfloat16; group, the query heads to a kv head, and cache, its format, are the decode kernel's.
     """
 
     cc: str = "9.0"
@@ -60,16 +62,19 @@ class Residents:
     shared_memory: int = 115713
     kernel: str = BY_HAND
     head_dim: int = 128
+    group: int = 4
+    cache: str = "native"
 
     def __post_init__(self):
         require(self.cc in CUDA, "cc", self.cc, ", ".join(CUDA))
         choices = (BY_HAND, *kernels())
+        require(self.cache in CACHES, "cache", self.cache, ", ".join(CACHES))
         require(self.kernel in choices, "kernel", self.kernel, ", ".join(choices))
         for name, (least, most) in LIMITS.items():
             value = getattr(self, name)
             require(isinstance(value, int) and least <= value <= most, name, value, f"a whole number from {least} to {most}")
         if self.kernel != BY_HAND:
-            report = compiled(self.kernel, self.cc, self.head_dim)
+            report = self.report
             numbers = dict(threads=report.threads, registers=report.registers, shared_memory=report.shared_memory_bytes)
             for name, value in numbers.items():
                 object.__setattr__(self, name, value)
@@ -80,6 +85,12 @@ class Residents:
     @property
     def block(self) -> dict:
         return {name: getattr(self, name) for name in ("threads", "registers", "shared_memory")}
+
+    @property
+    def report(self):
+        """The compiler's, of this kernel."""
+        decode = dict(group=self.group, cache=self.cache) if self.kernel in DECODES else {}
+        return compiled(self.kernel, self.cc, self.head_dim, **decode)
 
     @property
     def found(self):
@@ -126,7 +137,8 @@ def picture(state: Residents) -> Scene:
     headline, under = _words(state, found)
     scene = Scene(960, 560, " ".join(("Occupancy.", headline, under, _block(state), _room(state, found), *_cliffs(state, found))))
     scene.headline(headline, under)
-    scene.text(28, 88, _block(state), fill=style.MUTED)
+    block = _block(state)
+    scene.text(28, 88, block, size=min(style.BODY, 904 / (0.53 * len(block))), fill=style.MUTED)
     _places(scene, state, found)
     for top, along, label, words in (
         (150, "registers", "registers a thread", str),
@@ -162,11 +174,13 @@ def _block(state):
     where = f"Compute capability {state.cc}" + (f" ({shown})." if same else ".")
     if state.kernel == BY_HAND:
         return f"{where} Numbers set by hand."
-    report = compiled(state.kernel, state.cc, state.head_dim)
-    launch, spills = report.launch, report.spill_bytes
-    tile = f"{launch['BLOCK_M']} × {launch['BLOCK_N']}"
-    spilled = f"{spills} B a thread spilled" if spills else "nothing spilled"
-    return f"{where} {state.kernel}, bfloat16, head_dim {state.head_dim}, tile {tile}, compiled for it here: {spilled}."
+    report, variant = state.report, f"head_dim {state.head_dim}"
+    if state.kernel in DECODES:
+        variant += f", GQA {state.group}, {'bf16' if state.cache == 'native' else state.cache} cache"
+    tile = " × ".join(str(report.launch[name]) for name in ("BLOCK_M", "BLOCK_N") if name in report.launch)
+    variant += f", tile {tile}" if tile else ""
+    spilled = f"{report.spill_bytes} B a thread spilled" if report.spill_bytes else "nothing spilled"
+    return f"{where} {state.kernel}: {variant}, compiled here; {spilled}."
 
 
 def _formulas(state):
@@ -277,7 +291,7 @@ class OccupancyScope(Explorable):
     def make_controls(self, state):
         return {
             "registers": slider(state, "registers", "registers", *LIMITS["registers"]),
-            "shared_memory": ladder(state, "shared_memory", "shared memory", edges(state.cc), lambda n: f"{n:,} B"),
+            "shared_memory": ladder(state, "shared_memory", "shared", edges(state.cc), lambda n: f"{n:,} B"),
             "threads": ladder(state, "threads", "threads", [2**n for n in range(5, 11)]),
             "cc": menu(state, "cc", "capability", CUDA),
             "kernel": menu(state, "kernel", "kernel", (BY_HAND, *kernels())),
@@ -290,6 +304,6 @@ class OccupancyScope(Explorable):
         super().show_controls(state)
 
     def _take(self, changes):
-        if changes.get("kernel", self.state.kernel) != BY_HAND and changes.keys() & {"kernel", "cc", "head_dim"}:
+        if changes.get("kernel", self.state.kernel) != BY_HAND and changes.keys() & {"kernel", "cc", "head_dim", "group", "cache"}:
             self._say("Compiling; the first time takes some seconds.")
         super()._take(changes)

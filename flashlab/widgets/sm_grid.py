@@ -23,6 +23,7 @@ from flashlab.widgets.style import count, number, seconds
 GPUS = tuple(name for name in names() if gpu(name).cc in CUDA)
 LIMITS = {"batch": 4096, "heads_q": 512, "heads_kv": 512, "head_dim": 1024, "seqlen_k": 2**24, "blocks_per_sm": 32}
 BLOCK_N = 64  # keys to a tile
+KERNEL_CACHES = {"bf16": "native", "fp16": "native", "fp8": "fp8", "int8": "int8", "int4": "int4"}
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,9 @@ def _time(scene, state, time, record):
 
 
 def _to_occupancy(state: Launch) -> dict:
-    return {"cc": gpu(state.gpu).cc, "head_dim": state.head_dim}
+    """The compute capability, and what the decode kernel is compiled for; of a cache that it does not read, nothing."""
+    same = {"cc": gpu(state.gpu).cc, "head_dim": state.head_dim, "group": state.heads_q // state.heads_kv}
+    return same | ({"cache": KERNEL_CACHES[state.dtype]} if state.dtype in KERNEL_CACHES else {})
 
 
 class SMGrid(Explorable):

@@ -52,8 +52,10 @@ class Driven:
 
     def control(self, field):
         """The element that takes the keys."""
-        place = list(self.twin.controls).index(field)
-        return self.box.locator(".widget-gridbox > *").nth(place).locator(".noUi-handle, select, textarea, input[type=checkbox]").first
+        if isinstance(self.twin.controls[field], ipywidgets.Textarea):
+            return self.box.locator("textarea")
+        place = [name for name, c in self.twin.controls.items() if not isinstance(c, ipywidgets.Textarea)].index(field)
+        return self.box.locator(".widget-gridbox > *").nth(place).locator(".noUi-handle, select, input[type=checkbox]").first
 
     def seq(self):
         return int(self.scene.get_attribute("data-seq"))

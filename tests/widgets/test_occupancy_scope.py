@@ -63,7 +63,7 @@ def test_another_capability_brings_shared_memory_back_into_range():
     assert [value for _, value in widget.controls["shared_memory"].options] == edges("7.5")
 
 
-def report(kernel, arch, head_dim):
+def report(kernel, arch, head_dim, group, cache):
     return SimpleNamespace(threads=256, registers=head_dim, shared_memory_bytes=1000 * len(arch), spill_bytes=12,
                            launch={"BLOCK_M": 64, "BLOCK_N": 32})  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_a_kernel_brings_its_numbers_until_one_is_set_by_hand(monkeypatch):
         widget = OccupancyScope()
         widget.controls["kernel"].value = "dq"
         assert widget.state.block == dict(threads=256, registers=128, shared_memory=5000)
-        assert "dq, bfloat16, head_dim 128, tile 64 × 32, compiled for it here: 12 B a thread spilled." in widget.summary
+        assert "dq: head_dim 128, tile 64 × 32, compiled here; 12 B a thread spilled." in widget.summary
         widget.controls["head_dim"].value = 64
         assert widget.state.registers == widget.controls["registers"].value == 64
         widget.controls["cc"].value = "7.5"
@@ -92,8 +92,8 @@ def test_a_kernel_brings_its_numbers_until_one_is_set_by_hand(monkeypatch):
 def test_a_real_kernel_on_a_gpu_that_is_not_here():
     from flashlab.kernels.inspect import inspect
 
-    compiled = inspect("forward", "sm_90", head_dim=64)
-    state = OccupancyScope(kernel="forward", head_dim=64).state
+    compiled = inspect("decode", "sm_90", head_dim=64, group=4, cache="int4")
+    state = OccupancyScope(kernel="decode", head_dim=64, group=4, cache="int4").state
     numbers = (compiled.threads, compiled.registers, compiled.shared_memory_bytes)
     assert tuple(state.block.values()) == numbers
     assert state.found == occupancy("9.0", *numbers)
@@ -120,6 +120,8 @@ def test_the_grid_hands_its_gpu_on_and_gets_the_blocks_per_sm_back():
     assert grid.state.blocks_per_sm == holds.state.found.blocks_per_sm == 3
     grid.controls["gpu"].value = "T4"
     assert (holds.state.cc, grid.state.blocks_per_sm) == ("7.5", holds.state.found.blocks_per_sm)
+    grid.update(gpu="H200", heads_q=64, dtype="int4", head_dim=64)
+    assert (holds.state.group, holds.state.cache, holds.state.head_dim) == (8, "int4", 64)
     holds.update(threads=1024, registers=80)
     assert holds.state.found.blocks_per_sm == 0 and "blocks_per_sm is 0" in grid._message.value
     with pytest.raises(ValueError, match="taker is 'SoftmaxScrubber': allowed is OccupancyScope"):
@@ -137,6 +139,7 @@ def test_the_grid_hands_its_gpu_on_and_gets_the_blocks_per_sm_back():
         ({"shared_memory": 233473}, "shared_memory is 233473: allowed is a whole number from 0 to 233472"),
         ({"kernel": "backward"}, "kernel is 'backward': allowed is by hand, forward"),
         ({"head_dim": 512}, "head_dim is 512"),
+        ({"cache": "bf16"}, "cache is 'bf16': allowed is native, fp8, int8, int4"),
     ],
 )
 def test_what_cannot_be_shown_is_named(bad, message):
