@@ -13,7 +13,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
-from flashlab.widgets import style
+from flashlab.widgets import live, style
 from flashlab.widgets.controls import WIDTH, put
 from flashlab.widgets.figure import draw
 from flashlab.widgets.state import require, revise
@@ -50,6 +50,8 @@ class Explorable(ipywidgets.VBox):
         grid = {"grid_template_columns": columns, "width": "100%", "max_width": f"{WIDTH}px"}
         texts = [control for control in self.controls.values() if isinstance(control, ipywidgets.Textarea)]
         panel = ipywidgets.GridBox([c for c in self.controls.values() if c not in texts], layout=grid)
+        if hasattr(self, "measure") and live.here():
+            texts.append(self._measure_button())
         super().__init__(children=[panel, *texts, self._message, self._canvas])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
@@ -104,6 +106,21 @@ class Explorable(ipywidgets.VBox):
         """ipywidgets cuts the text short; here it is what stands in for the picture, and what tests compare."""
         bundle = super()._repr_mimebundle_(**options)
         return bundle | {"text/plain": repr(self)} if bundle else bundle
+
+    def _measure_button(self):
+        """Only beside a GPU: measure on it, and show that too."""
+        button = ipywidgets.Button(description="measure on this GPU", layout={"width": "auto", "align_self": "flex-start"})
+
+        def measure(_button):
+            self._say("Measuring; this takes some seconds.")
+            try:
+                self.measure()
+                self._say("")
+            except (ValueError, RuntimeError) as error:
+                self._say(str(error), role="alert")
+
+        button.on_click(measure)
+        return button
 
     @traitlets.validate("state")
     def _validate(self, proposal):

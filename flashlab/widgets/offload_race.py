@@ -14,7 +14,7 @@ from flashlab.hardware.links import DIRECTIONS, HOST_TO_DEVICE, MAX_RETIMERS, PC
 from flashlab.hardware.offload import EFFICIENCY
 from flashlab.sizing import FORMATS
 from flashlab.sizing.parameters import count_parameters
-from flashlab.widgets import plot, recorded, style
+from flashlab.widgets import live, plot, recorded, style
 from flashlab.widgets.controls import check, ladder, menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.kv_planner import MODELS, read
@@ -41,7 +41,7 @@ class Race:
     """State: a prefix of ``tokens`` of a model's cache, the GPU that would compute it, and the link it would come over.
 
     lanes, retimers, pinned and direction are of PCI Express; efficiency_percent is the share of the dense rate that a
-    prefill reaches.
+    prefill reaches. live holds (bytes, bytes per second) that were measured over such a link here.
     """
 
     tokens: int = 32768
@@ -54,6 +54,7 @@ class Race:
     pinned: bool = True
     direction: str = HOST_TO_DEVICE
     efficiency_percent: int = round(100 * EFFICIENCY)
+    live: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "gpu", gpu(self.gpu).name)
@@ -63,6 +64,7 @@ class Race:
             require(value in allowed, name, value, ", ".join(map(str, allowed)))
         most = min(self.spec.max_context, LONGEST)
         require(isinstance(self.tokens, int) and 1 <= self.tokens <= most, "tokens", self.tokens, f"from 1 to {most}")
+        object.__setattr__(self, "live", tuple(map(tuple, self.live)))
         percent = self.efficiency_percent
         require(isinstance(percent, int) and 1 <= percent <= 100, "efficiency_percent", percent, "from 1 to 100")
 
@@ -100,7 +102,9 @@ class Race:
 
     @classmethod
     def settle(cls, fields, asked):
-        """Tokens fall back to the model's longest."""
+        """Tokens fall back to the model's longest; another link drops what was measured over this one."""
+        if asked & {"link", "gpu", "lanes", "retimers", "pinned", "direction"}:
+            fields = fields | {"live": ()}
         if "tokens" in asked or fields["model"] not in DENSE:
             return fields
         return fields | {"tokens": min(fields["tokens"], read(fields["model"], "", "bf16", 1).max_context)}
@@ -190,7 +194,11 @@ def _notes(state, over):
         )
     else:
         yield "No transfer over such a link is on record."
-    yield f"Predicted from: {over.basis}."
+    if state.live:
+        n, reached = max(state.live, key=lambda point: point[1])
+        yield f"Live: up to {rate(reached)}, at {size(n)}, on this machine's {state.gpu}. Predicted from: {over.basis}."
+    else:
+        yield f"Predicted from: {over.basis}."
 
 
 LEFT, RIGHT = 28, 932
@@ -232,8 +240,8 @@ def _rates(scene, state, over):
     points = state.recorded()
     x = plot.Axis(*SIZES, left, RIGHT, log=True)
     curve = _curve(state, state.retimers)
-    fastest = max([y for _, y in curve] + [point.y for point in points])
-    slowest = min([y for _, y in curve] + [point.y for point in points])
+    rates = [v for _, v in (*curve, *state.live)] + [point.y for point in points]
+    slowest, fastest = min(rates), max(rates)
     y = plot.Axis(slowest / 1.5, fastest * 2, floor, top, log=True)
     scene.text(left - 60, top - 20, f"rate by size of a transfer, {_name(state, state.link)}", bold=True)
     sizes = [(2**k, words) for k, words in ((12, "4 KiB"), (18, "256 KiB"), (24, "16 MiB"), (30, "1 GiB"), (36, "64 GiB"))]
@@ -244,6 +252,8 @@ def _rates(scene, state, over):
     scene.path([(x(n), y(v)) for n, v in curve], stroke=style.PREDICTED)
     for point in points:
         plot.mark(scene, x(point.x), y(point.y), "recorded", 4)
+    for n, v in state.live:
+        plot.mark(scene, x(n), y(v), "live", 4.5)
     here = min(max(state.bytes, SIZES[0]), SIZES[1])
     scene.line(x(here), top, x(here), floor, stroke=style.INK, dashed=True)
     plot.mark(scene, x(here), y(over.bandwidth_bytes_per_s), "predicted", 6)
@@ -251,7 +261,8 @@ def _rates(scene, state, over):
     words = f"{size(state.bytes)} at {rate(over.bandwidth_bytes_per_s)}"
     scene.text(x(here) + (-10 if end else 10), top + 10, words, size=style.SMALL, bold=True, anchor="end" if end else "start")
     entries = [("predicted", "predicted")] + [("recorded", f"recorded, {point.where}") for point in points[:1]]
-    at = plot.key(scene, left - 60, floor + 44, entries)
+    entries += [("live", "live")] * bool(state.live)
+    at = plot.key(scene, left - 60, floor + 44, entries, gap=12)
     if over.retimer_s:
         scene.line(at, floor + 40, at + 18, floor + 40, stroke=style.SKIP, line=1.5)
         scene.text(at + 24, floor + 44, "no retimers", size=style.SMALL, fill=style.MUTED)
@@ -271,6 +282,15 @@ class OffloadRace(Explorable):
     State = Race
     picture = staticmethod(picture)
     columns = 3
+
+    def measure(self) -> None:
+        """Time transfers between this machine's host and GPU and show them beside the prediction.
+
+        Raises ValueError where this machine's GPU is not the one that is shown, or the link is not its own PCIe port.
+        """
+        state = self.state
+        require(state.link == f"PCIe {gpu(state.gpu).pcie_gen}.0", "link", state.link, f"the {state.gpu}'s own port")
+        self.update(live=live.transfers(state.gpu, state.direction, state.pinned))
 
     def make_controls(self, state):
         return {

@@ -13,7 +13,7 @@ from flashlab.hardware.gpus import names
 from flashlab.hardware.limits import CUDA
 from flashlab.hardware.splits import MAX_SPLITS
 from flashlab.sizing import FORMATS, kv_format
-from flashlab.widgets import plot, recorded, style
+from flashlab.widgets import live, plot, recorded, style
 from flashlab.widgets.controls import check, ladder, menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
@@ -28,7 +28,10 @@ KERNEL_CACHES = {"bf16": "native", "fp16": "native", "fp8": "fp8", "int8": "int8
 
 @dataclass(frozen=True)
 class Launch:
-    """State: a GPU and a decode step on it. seqlen_k in tokens; wave is the one shown, from 1; dtype is the cache's."""
+    """State: a GPU and a decode step on it. seqlen_k in tokens; wave is the one shown, from 1; dtype is the cache's.
+
+    live holds (splits, seconds) that were measured on such a GPU here; any other step drops them.
+    """
 
     gpu: str = "H200"
     batch: int = 1
@@ -41,6 +44,7 @@ class Launch:
     pack_gqa: bool = True
     dtype: str = "bf16"
     wave: int = 1
+    live: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "gpu", gpu(self.gpu).name)
@@ -54,6 +58,7 @@ class Launch:
         most = self.most_splits
         require(isinstance(self.num_splits, int) and 1 <= self.num_splits <= most, "num_splits", self.num_splits,
                 f"from 1 to {most}, and no more than tiles of {BLOCK_N} keys")  # fmt: skip
+        object.__setattr__(self, "live", tuple(map(tuple, self.live)))
         require(1 <= self.wave <= self.filling.rounds, "wave", self.wave, f"from 1 to {self.filling.rounds}")
 
     @property
@@ -89,6 +94,8 @@ class Launch:
     def settle(cls, fields, asked):
         """Heads to a divisor, splits to the tiles there are, and the wave to the last one."""
         fields = dict(fields)
+        if not asked <= {"num_splits", "wave", "blocks_per_sm", "live"}:
+            fields["live"] = ()
         if "heads_kv" not in asked and all(isinstance(fields[n], int) for n in ("heads_q", "heads_kv")):
             fields["heads_kv"] = _divisor(fields["heads_q"], fields["heads_kv"])
         if "num_splits" not in asked and isinstance(fields["seqlen_k"], int):
@@ -118,8 +125,9 @@ def picture(state: Launch) -> Scene:
     filling, grid, time = state.filling, state.grid, state.time()
     record = state.recorded()
     headline, under = _words(state, filling, grid)
-    said = (headline, under, f"Predicted {_predicted(time)}.", _recorded(state, time, record), _cliff(state, grid))
-    scene = Scene(960, 600, " ".join(("SM grid.", *said)))
+    said = [headline, under, f"Predicted {_predicted(time)}.", _recorded(state, time, record)]
+    said += [*([f"Live {_live(state)}."] if state.live else []), _cliff(state, grid)]
+    scene = Scene(960, 600 + 23 * bool(state.live), " ".join(("SM grid.", *said)))
     scene.headline(headline, under)
     _chip(scene, state, filling)
     _waves(scene, state, filling)
@@ -165,6 +173,14 @@ def _recorded(state, time, record):
         return f"Recorded {seconds(own.y)} on {own.where}, at the number of splits that flashlab's kernel chose."
     near = ", ".join(str(point.x) for point in record.by_splits)
     return f"Not recorded at this number of splits; recorded are {near}." if near else "No run of this step is on record."
+
+
+def _live(state):
+    """What was measured here, at this number of splits and at the best."""
+    times = dict(state.live)
+    best = min(times, key=times.get)
+    now = f"{seconds(times[state.num_splits])}; " if state.num_splits in times else ""
+    return f"{now}measured on this machine's {state.gpu}: best {seconds(times[best])} at {count(best, 'split')}"
 
 
 def _cliff(state, grid):
@@ -238,7 +254,7 @@ def _splits(scene, state, time, record):
     most = max(state.most_splits, 2)
     points, notes = curve(state), [point for point in record.by_splits if point.x <= most]
     own = record.own_choice
-    values = [t for _, t in points] + [point.y for point in notes] + ([own.y] if own else [])
+    values = [t for _, t in (*points, *state.live)] + [point.y for point in notes] + ([own.y] if own else [])
     low, high = min(values) / 1.2, max(values) * 1.15
     y = plot.Axis(low, max(high, 3 * low), floor, top, log=True)
     x = plot.Axis(1, most, RIGHT_X + 46, RIGHT, log=True)
@@ -252,14 +268,16 @@ def _splits(scene, state, time, record):
     scene.path([(x(n), y(t)) for n, t in points], stroke=style.PREDICTED)
     for point in notes:
         plot.mark(scene, x(point.x), y(point.y), "recorded", 4)
+    for n, t in state.live:
+        plot.mark(scene, x(n), y(t), "live", 4.5)
     here = x(state.num_splits)
     scene.line(here, top - 6, here, floor, stroke=style.INK, dashed=True)
     plot.mark(scene, here, y(time.time_s), "predicted", 6)
     entries = [("predicted", "predicted")]
     if notes or own:
-        dashes = "dashed: its own choice" if own else ""
+        dashes = "dashed: own choice" if own else ""
         entries += [("recorded", f"recorded{' (' * bool(own)}{dashes}{')' * bool(own)}")]
-    plot.key(scene, RIGHT_X, floor + 36, entries)
+    plot.key(scene, RIGHT_X, floor + 36, entries + [("live", "live")] * bool(state.live), gap=14)
 
 
 def _time(scene, state, time, record):
@@ -276,7 +294,10 @@ def _time(scene, state, time, record):
     scene.text(118, y + 49, words[0].lower() + words[1:], fill=style.INK if stamp else style.MUTED)
     if stamp:
         scene.text(RIGHT, y + 49, stamp.versions, size=style.SMALL, fill=style.MUTED, anchor="end")
-    scene.text(28, y + 72, _cliff(state, state.grid), fill=style.MUTED)
+    if state.live:
+        scene.text(28, y + 72, "live", bold=True, fill=style.LIVE)
+        scene.text(118, y + 72, _live(state))
+    scene.text(28, y + 72 + 23 * bool(state.live), _cliff(state, state.grid), fill=style.MUTED)
 
 
 def _to_occupancy(state: Launch) -> dict:
@@ -297,6 +318,16 @@ class SMGrid(Explorable):
     picture = staticmethod(picture)
     columns = 3
     hands = {"OccupancyScope": _to_occupancy}
+
+    def measure(self) -> None:
+        """Time flashlab's kernel on this machine's GPU, by splits, and show it beside the prediction.
+
+        Raises ValueError where this machine's GPU is not the one that is shown, and for caches that are not bf16 or do
+        not pack GQA: those are not what is timed.
+        """
+        state = self.state
+        require(state.dtype == "bf16" and state.pack_gqa, "cache", state.dtype, "bf16, with GQA packed, to be measured")
+        self.update(live=live.decode(state.gpu, state.num_splits, state.most_splits, **state.shape))
 
     def make_controls(self, state):
         powers = lambda most: [2**n for n in range(most.bit_length())]
