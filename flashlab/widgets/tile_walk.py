@@ -17,7 +17,7 @@ from flashlab.widgets.controls import check, menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
 from flashlab.widgets.state import Stepped, require
-from flashlab.widgets.style import count, size
+from flashlab.widgets.style import count, number, size
 
 ORDERS = {
     "flash_attention_1": (
@@ -91,10 +91,13 @@ def picture(state: Walk) -> Scene:
     hbm, tiling = record(state), state.tiling
     headline, under = _words(state, hbm)
     moved, whole = hbm.traffic(state.step), hbm.traffic()
-    scene = Scene(960, 520, f"Tile walk{', causal' * state.causal}. {headline} {_bill_in_words(moved, whole)} {under}")
+    why = _why(state, hbm)
+    said = f"Tile walk{', causal' * state.causal}. {headline} {_bill_in_words(moved, whole)} {under} In all, {why}."
+    scene = Scene(960, 520, said)
     scene.headline(headline, under)
     _grid(scene, state, hbm, tiling)
     _bill(scene, moved, whole)
+    scene.text(610, 494, why, size=style.SMALL, fill=style.MUTED)
     return scene
 
 
@@ -116,6 +119,14 @@ def _words(state, hbm):
         return at + f"a second launch merges {count(state.num_splits, 'partial')} for each row of tiles.", under
     what = "their partial results" if state.order == "split_kv" else "O and lse"
     return at + f"the last programs write {what}.", under
+
+
+def _why(state, hbm):
+    """Where the bytes of K come from: how often its tiles are loaded, and how often over that is."""
+    loads = sum(access.kind == "k" for access in hbm.accesses)
+    own = state.seqlen_k * state.head_dim * hbm.element_bytes
+    read = hbm.traffic().reads.get("k", 0)
+    return f"{count(loads, 'load')} of a tile of K: {number(read / own)} × {size(own)} = {size(read)}"
 
 
 LINES = {
