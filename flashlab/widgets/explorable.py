@@ -149,6 +149,7 @@ class Explorable(ipywidgets.VBox):
         """An update from a control or another widget: what cannot be is said, not raised, and the picture stays."""
         try:
             self.update(**changes)
+            self._restore_controls()  # what was asked may have come to something else
             self._say("")
         except ValueError as error:
             if not any(isinstance(self.controls.get(name), ipywidgets.Textarea) for name in changes):

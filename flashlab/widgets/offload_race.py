@@ -303,6 +303,7 @@ class OffloadRace(Explorable):
             "efficiency_percent": slider(state, "efficiency_percent", "prefill at %", 1, 100),
             "pinned": check(state, "pinned", "pinned memory"),
             "dtype": menu(state, "dtype", "cache", tuple(FORMATS)),
+            "direction": menu(state, "direction", "way", [(way.replace("_", " "), way) for way in DIRECTIONS]),
         }
 
     def show_controls(self, state):

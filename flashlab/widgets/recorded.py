@@ -48,12 +48,6 @@ def decode(part: str, cache: str = "bf16", **shape) -> Decode:
 
 
 @cache
-def staircase(part: str, blocks_per_sm: int) -> tuple[Point, ...]:
-    """Seconds of grids of equal blocks, so many of them to an SM."""
-    return tuple(_curve("launch", part, "staircase", f": {blocks_per_sm} an SM"))
-
-
-@cache
 def link_rates(gen: int, lanes: int, direction: str, pinned: bool) -> tuple[Point, ...]:
     """Bytes per second by the size of a transfer; on record for the port of the GPU that was measured."""
     record, _ = _record("link", None)

@@ -12,7 +12,7 @@ import torch
 
 from flashlab.reference import online
 from flashlab.widgets import style
-from flashlab.widgets.controls import slider
+from flashlab.widgets.controls import menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
 from flashlab.widgets.state import Stepped, require
@@ -20,19 +20,29 @@ from flashlab.widgets.style import number
 
 SCORES = (0.5, 1.2, -0.3, 0.8, 0.1, 2.4, 1.0, -0.6, 1.9, 0.3, -1.0, 1.4, 0.7, 3.1, 2.2, -0.2)
 VALUES = (1.0, 2.0, -1.0, 0.5, 3.0, 1.5, -2.0, 0.0, 1.0, -0.5, 2.0, 1.0, -1.0, 2.5, 0.5, 1.0)
+ROWS = {"as they come": SCORES, "rising": tuple(sorted(SCORES)), "largest first": tuple(sorted(SCORES, reverse=True))}
+OWN = "your own"
 LONGEST = 32
 
 
 @dataclass(frozen=True)
 class Scrub(Stepped):
-    """State: scores and values, one number a key, 2 to 32 of them; keys to a tile; tiles taken in."""
+    """State: scores and values, one number a key, 2 to 32 of them; keys to a tile; tiles taken in.
+
+    row names the scores: one of ROWS in place of scores, or "your own".
+    """
 
     scores: tuple[float, ...] = SCORES
     values: tuple[float, ...] = ()  # a choice of its own unless given
     block_n: int = 4
+    row: str = "as they come"
 
     def __post_init__(self):
-        object.__setattr__(self, "scores", tuple(map(float, self.scores)))
+        require(self.row in (*ROWS, OWN), "row", self.row, ", ".join((*ROWS, OWN)))
+        scores = tuple(map(float, self.scores))
+        scores = ROWS.get(self.row, scores) if scores == SCORES else scores
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "row", next((name for name, known in ROWS.items() if known == scores), OWN))
         n = len(self.scores)
         object.__setattr__(self, "values", tuple(map(float, self.values)) or (VALUES * 2)[:n])
         require(2 <= n <= LONGEST, "scores", self.scores, f"2 to {LONGEST} numbers")
@@ -41,6 +51,15 @@ class Scrub(Stepped):
         require(all(abs(v) < 1e6 for v in self.values), "values", self.values, "finite numbers below a million")
         require(1 <= self.block_n <= n, "block_n", self.block_n, f"from 1 to {n}")
         self.check_step()
+
+    @classmethod
+    def settle(cls, fields, asked):
+        """A row brings its scores, and keys to a tile and step fall back to what there is of them."""
+        if "row" in asked and "scores" not in asked:
+            scores = ROWS.get(fields["row"], fields["scores"])
+            values = fields["values"] if len(scores) == len(fields["scores"]) else ()
+            fields = fields | {"scores": scores, "values": values}
+        return super().settle(fields, asked)
 
     @property
     def tiles(self) -> int:
@@ -260,4 +279,11 @@ class SoftmaxScrubber(Explorable):
         return {
             "step": slider(state, "step", "step", 0, state.steps),
             "block_n": slider(state, "block_n", "keys to a tile", 1, len(state.scores)),
+            "row": menu(state, "row", "scores", (*ROWS, OWN) if state.row == OWN else tuple(ROWS)),
         }
+
+    def show_controls(self, state):
+        if state.row == OWN and OWN not in self.controls["row"].options:
+            self.controls["row"].options = (*ROWS, OWN)
+        self.controls["block_n"].max = len(state.scores)
+        super().show_controls(state)
