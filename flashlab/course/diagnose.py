@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flashlab.course.probe import CaseProbe, Complaint, PropertyProbe
 from flashlab.course.spec import Exercise, Mistake
-from flashlab.course.trial import Outcome
+from flashlab.course.trial import Outcome, TookTooLong
 
 LIMIT_S = 2.0  # a mistake is as quick as the solution
 
@@ -16,6 +16,7 @@ class Trial:
     """A probe and what the reader's function made of it."""
 
     sub_check: str
+    number: int  # of the probe, among the sub-check's
     probe: CaseProbe | PropertyProbe
     outcome: Outcome
     complaint: Complaint | None
@@ -42,9 +43,23 @@ def diagnose(exercise: Exercise, trials: Sequence[Trial]) -> list[tuple[Mistake,
 
 
 def _like(mistake: Mistake, trial: Trial) -> bool:
-    outcome = trial.probe.run(mistake.function, LIMIT_S)
+    outcome = _outcome(mistake, trial)
     return trial.probe.complaint(outcome) is not None and trial.probe.same(outcome, trial.outcome)
 
 
 def _right(mistake: Mistake, trial: Trial) -> bool:
-    return trial.probe.complaint(trial.probe.run(mistake.function, LIMIT_S)) is None
+    return trial.probe.complaint(_outcome(mistake, trial)) is None
+
+
+_known: dict[tuple, Outcome] = {}
+
+
+def _outcome(mistake: Mistake, trial: Trial) -> Outcome:
+    """What the mistake makes of a probe. Probes are the same each time, so once is enough."""
+    key = trial.probe.exercise, trial.sub_check, trial.number, mistake.function
+    if key in _known:
+        return _known[key]
+    outcome = trial.probe.run(mistake.function, LIMIT_S)
+    if outcome.raised is not TookTooLong:  # that is about the machine
+        _known[key] = outcome
+    return outcome

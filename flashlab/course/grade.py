@@ -40,9 +40,9 @@ def _trials(exercise: Exercise, fn: Callable) -> list[Trial]:
     """Every probe put to the reader's function; after one endless loop the later ones get less time."""
     trials, seconds = [], LIMIT_S
     for sub in exercise.sub_checks:
-        for probe in probes(exercise, sub):
+        for number, probe in enumerate(probes(exercise, sub)):
             outcome = probe.run(fn, seconds)
-            trials.append(Trial(sub.name, probe, outcome, probe.complaint(outcome)))
+            trials.append(Trial(sub.name, number, probe, outcome, probe.complaint(outcome)))
             if outcome.raised is TookTooLong:
                 seconds = 1.0
                 break

@@ -97,7 +97,8 @@ def _wrap(stack) -> None:
         value = load(plain, on, *rest, **named)
         if _guards:
             stray = ~on.data & (mask if isinstance(mask, np.ndarray) else mask.data)
-            value.data[stray] = np.float64("nan") if value.data.dtype.kind == "f" else np.int64(-1).astype(value.data.dtype)
+            nothing = np.nan if value.data.dtype.kind == "f" else -1
+            value.data[stray] = np.array(nothing).astype(value.data.dtype)
         return value
 
     def masked_store(pointer, value, mask, *rest, **named):

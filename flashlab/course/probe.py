@@ -2,14 +2,19 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import torch
 
 from flashlab.course.compare import Difference, describe, first_difference
 from flashlab.course.sources import returned
 from flashlab.course.spec import Case, Exercise, SubCheck
 from flashlab.course.trial import LIMIT_S, Outcome, TookTooLong, attempt
+
+NEARLY = 5e-6  # what float32 arithmetic leaves between two float64 results
 
 
 class Complaint(NamedTuple):
@@ -46,13 +51,15 @@ class CaseProbe:
             said = f"{self.case.label}: the result is right, but {changed}"
             return Complaint(said, "changed") if changed else None
         where = ", ".join(filter(None, (self.case.label, self._named(difference.where))))
-        cause = "changed" if changed else "" if difference.kind == "value" else difference.kind
-        return Complaint(f"{where}: {difference.what}" + (f"; and {changed}" if changed else ""), cause)
+        if changed:
+            return Complaint(f"{where}: {difference.what}; and {changed}", "changed")
+        float32, cause = self._float32(outcome, difference), "" if difference.kind == "value" else difference.kind
+        return Complaint(f"{where}: {difference.what}{float32}", "float32" if float32 else cause)
 
     def same(self, a: Outcome, b: Outcome) -> bool:
         """Whether two outcomes are the same one."""
         if a.error or b.error:
-            return a.error == b.error
+            return _sizes_in_order(a.error) == _sizes_in_order(b.error)
         tolerance = self.case.tolerance
         return not first_difference(a.value, b.value, tolerance) and not first_difference(
             a.arguments, b.arguments, tolerance
@@ -65,6 +72,18 @@ class CaseProbe:
         index = item.removeprefix("item ")
         return names.get(int(index), item) + comma + rest if item != index and index.isdigit() else where
 
+    def _float32(self, outcome: Outcome, difference: Difference) -> str:
+        """Where float64 was asked for and float32 came in between: how that happens."""
+        if not any(isinstance(arg, torch.Tensor) and arg.dtype == torch.float64 for arg in self.case.args):
+            return ""
+        makes = "torch.zeros and torch.full make float32, x.new_zeros and x.new_full the dtype of x"
+        if difference.kind == "dtype" and "float32" in difference.what:
+            return f" ({makes})"
+        tight = difference.kind == "value" and self.case.tolerance < NEARLY
+        if not tight or first_difference(outcome.value, self.expected.value, NEARLY):
+            return ""
+        return f". That is nearly right: was a number rounded to float32 on its way ({makes}), or a small one added?"
+
     def _changed(self, outcome: Outcome) -> str:
         names = list(inspect.signature(self.exercise.spec).parameters)
         for i, (left, expected) in enumerate(zip(outcome.arguments, self.expected.arguments, strict=True)):
@@ -72,6 +91,16 @@ class CaseProbe:
                 name = names[i] if i < len(names) else f"{i}"
                 return f"your function changed its argument {name} in place: work on a copy"
         return ""
+
+
+def _sizes_in_order(error: str) -> str:
+    """The error with the two sizes that do not broadcast in order: a * b and b * a are one mistake."""
+    found = re.fullmatch(r"(.*size of tensor a )\((\d+)\)(.* tensor b )\((\d+)\)(.*)", error)
+    if not found:
+        return error
+    before, a, between, b, after = found.groups()
+    small, large = sorted((int(a), int(b)))
+    return f"{before}({small}){between}({large}){after}"
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """An exercise's functions as the notebook shows them: the tested source under the reader's name.
 
-A function that launches Triton kernels comes with them: those that are called ``<its name>_...`` stand above it, under the
-reader's name too.
+A function that launches Triton kernels comes with them: those that are called ``<its name>_...`` stand above it, under
+the reader's name too.
 """
 
 import ast

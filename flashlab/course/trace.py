@@ -8,6 +8,7 @@ bytes), it cannot know.
 
 import contextlib
 import functools
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -173,12 +174,14 @@ class _Recorder:
 def guarded():
     """Kernels launched inside touch nothing outside their tensors, as with ``trace(call, guard=True)``.
 
-    For kernels that are being learnt. Does nothing where kernels are compiled.
+    For kernels that are being learnt. Does nothing where kernels are compiled. numpy's warnings of what overflows are
+    left out, since a GPU gives none.
     """
     from flashlab.kernels import backend
 
     if backend.interpreting():
-        with listening(_Recorder(), guard=True):
+        with listening(_Recorder(), guard=True), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
             yield
     else:
         yield

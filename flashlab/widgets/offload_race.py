@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from flashlab.hardware import gpu, link, offload_or_recompute
 from flashlab.hardware.gpus import names
-from flashlab.hardware.links import DIRECTIONS, HOST_TO_DEVICE, MAX_RETIMERS, PCIE_LANES
+from flashlab.hardware.links import HOST_TO_DEVICE, MAX_RETIMERS, PCIE_LANES
 from flashlab.hardware.offload import EFFICIENCY
 from flashlab.sizing import FORMATS
 from flashlab.sizing.parameters import count_parameters
@@ -40,7 +40,7 @@ SIZES = (4096, 2**36)  # bytes, from one page on, of the plot
 class Race:
     """State: a prefix of ``tokens`` of a model's cache, the GPU that would compute it, and the link it would come over.
 
-    lanes, retimers, pinned and direction are of PCI Express; efficiency_percent is the share of the dense rate that a
+    lanes, retimers and pinned are of PCI Express; efficiency_percent is the share of the dense rate that a
     prefill reaches. live holds (bytes, bytes per second) that were measured over such a link here.
     """
 
@@ -52,14 +52,13 @@ class Race:
     lanes: int = 16
     retimers: int = 0
     pinned: bool = True
-    direction: str = HOST_TO_DEVICE
     efficiency_percent: int = round(100 * EFFICIENCY)
     live: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "gpu", gpu(self.gpu).name)
         for name, allowed in (("model", DENSE), ("link", LINKS), ("dtype", FORMATS), ("lanes", PCIE_LANES),
-                              ("retimers", range(MAX_RETIMERS + 1)), ("direction", DIRECTIONS)):  # fmt: skip
+                              ("retimers", range(MAX_RETIMERS + 1))):  # fmt: skip
             value = getattr(self, name)
             require(value in allowed, name, value, ", ".join(map(str, allowed)))
         most = min(self.spec.max_context, LONGEST)
@@ -79,7 +78,7 @@ class Race:
     def over(self, name: str | None = None, bytes: int | None = None, retimers: int | None = None):
         """The transfer over this link or another, with this state's settings where it is PCI Express."""
         kind, gen = LINKS[name or self.link]
-        options = dict(gen=gen, bytes=bytes or self.bytes, direction=self.direction)
+        options = dict(gen=gen, bytes=bytes or self.bytes, direction=HOST_TO_DEVICE)
         if kind == "pcie":
             retimers = self.retimers if retimers is None else retimers
             options |= dict(lanes=self.lanes, retimers=retimers, pinned=self.pinned)
@@ -98,12 +97,12 @@ class Race:
     def recorded(self) -> tuple[recorded.Point, ...]:
         """Recorded rates by size of transfers over such a link."""
         kind, gen = LINKS[self.link]
-        return recorded.link_rates(gen, self.lanes, self.direction, self.pinned) if kind == "pcie" else ()
+        return recorded.link_rates(gen, self.lanes, HOST_TO_DEVICE, self.pinned) if kind == "pcie" else ()
 
     @classmethod
     def settle(cls, fields, asked):
         """Tokens fall back to the model's longest; another link drops what was measured over this one."""
-        if asked & {"link", "gpu", "lanes", "retimers", "pinned", "direction"}:
+        if asked & {"link", "gpu", "lanes", "retimers", "pinned"}:
             fields = fields | {"live": ()}
         if "tokens" in asked or fields["model"] not in DENSE:
             return fields
@@ -290,7 +289,7 @@ class OffloadRace(Explorable):
         """
         state = self.state
         require(state.link == f"PCIe {gpu(state.gpu).pcie_gen}.0", "link", state.link, f"the {state.gpu}'s own port")
-        self.update(live=live.transfers(state.gpu, state.direction, state.pinned))
+        self.update(live=live.transfers(state.gpu, HOST_TO_DEVICE, state.pinned))
 
     def make_controls(self, state):
         return {
@@ -303,7 +302,6 @@ class OffloadRace(Explorable):
             "efficiency_percent": slider(state, "efficiency_percent", "prefill at %", 1, 100),
             "pinned": check(state, "pinned", "pinned memory"),
             "dtype": menu(state, "dtype", "cache", tuple(FORMATS)),
-            "direction": menu(state, "direction", "way", [(way.replace("_", " "), way) for way in DIRECTIONS]),
         }
 
     def show_controls(self, state):

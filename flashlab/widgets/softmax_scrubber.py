@@ -187,7 +187,8 @@ def _scores(scene, state, taken, dividing, found):
             across_zero = y(0) + 15 if s >= 0 else y(0) - 6  # away from the bar, where nothing else is
             scene.text(x[j] + width / 2, across_zero, number(s), size=style.SMALL, fill=style.MUTED, anchor="middle")
     scene.line(LEFT, y(0), RIGHT, y(0), stroke=style.MUTED)
-    scene.text(LEFT - 8, y(0) + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
+    if not taken or abs(y(found[taken].m) - y(0)) > 14:  # else m stands there
+        scene.text(LEFT - 8, y(0) + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
     for t in range(taken):
         a, b = _extent(state, t)
         scene.line(a, y(found[t + 1].m), b, y(found[t + 1].m), stroke=style.ACCENT, line=2.5)

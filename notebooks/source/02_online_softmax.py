@@ -157,7 +157,8 @@ for n in (16, 1024, 4096):
 # and the block's maximum, and the block's terms are added as a sum. Rows are independent, so a block holds many of
 # them.
 #
-# Write it. The last block may be shorter than the others.
+# Write it. The last block may be shorter than the others. The checks run in float64, so that only real mistakes show:
+# `x.new_zeros(...)` and `x.new_full(...)` make tensors like `x`, `torch.zeros(...)` would make float32.
 
 # %%
 # spec: 02.online_softmax
@@ -417,6 +418,7 @@ for num_splits, seconds in measured.SPLIT_CURVE:
 
 # %%
 print(inspect.getsource(online.step))
+print(inspect.getsource(online.rescale))
 print(inspect.getsource(online._anchor))
 
 # %% [markdown]

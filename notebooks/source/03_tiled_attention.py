@@ -103,7 +103,7 @@ pictures.queries_outside()
 # A tile of queries walks past all keys, with its $m$, $l$ and acc at hand, and writes its rows once. No tile of
 # queries needs another: on a GPU each is a **program** of its own, and all of them run at the same time.
 #
-# Write it. The lengths need not be multiples of the blocks.
+# Write it. The lengths need not be multiples of the blocks. You may call your `tile_step`.
 
 # %%
 # spec: 03.tiled_forward
@@ -331,8 +331,8 @@ for i, rows in enumerate(tiling.q_tiles):
 check("03.causal_tile_bounds", causal_tile_bounds)
 
 # %% [markdown]
-# Now all of it together. Start from your `tiled_forward`. Look after rows that see no key at all (more queries than
-# keys).
+# Now all of it together. Start from your `tiled_forward`, and write the step out: the mask has its place between the
+# scores and their maximum. Look after rows that see no key at all (more queries than keys).
 
 # %%
 # spec: 03.causal_forward
@@ -346,12 +346,16 @@ check("03.causal_forward", causal_forward)
 # %% [markdown]
 # ## A third order: cut the keys too
 #
-# One query and a long cache: one tile of queries, so FlashAttention-2 has *one program* per head. But lesson 02 has
-# shown that the keys may be cut anywhere. So let several programs share them, and merge. That is split-KV, the
-# subject of lesson 09. The loops are the same, the merge is the same.
+# Few queries and a long cache: few tiles of queries, so FlashAttention-2 has few programs; with a single query it has
+# *one* per head. But lesson 02 has shown that the keys may be cut anywhere. So let several programs share them, and
+# merge. That is split-KV, the subject of lesson 09. The loops are the same, the merge is the same. Here are four tiles of
+# queries, and the keys cut in four: 16 programs.
 
 # %%
-TileWalk(order="split_kv", seqlen_q=16, block_m=16, seqlen_k=2048, num_splits=8, step=4).figure()
+TileWalk(order="split_kv", seqlen_q=64, block_m=16, seqlen_k=1024, num_splits=4, step=3).figure()
+
+# %% [markdown]
+# Now a single query, as in a decode step, with 2048 keys:
 
 # %%
 q, k, v = normal(1, 1, 64), normal(2, 2048, 64), normal(3, 2048, 64)

@@ -15,7 +15,12 @@ from flashlab.widgets.controls import Ladder
 from flashlab.widgets.scene import Scene
 
 SHOWN = {
-    "SoftmaxScrubber": [{"step": n} for n in range(6)] + [{"block_n": 1, "step": 17}, {"scores": (1.0, -2.0) * 16, "block_n": 1}],
+    "SoftmaxScrubber": [
+        *({"step": n} for n in range(6)),
+        {"block_n": 1, "step": 17},
+        {"scores": (1.0, -2.0) * 16, "block_n": 1},
+        {"row": "rising", "step": 1},
+    ],
     "TileWalk": [{"step": n} for n in range(10)] + [{"order": "split_kv", "causal": True, "step": 3}],
     "SMGrid": [
         {},

@@ -16,7 +16,7 @@ def expected(state, tokens=None, name=None):
     """The calculators' answer, asked for on its own."""
     tokens, (kind, gen) = tokens or state.tokens, LINKS[name or state.link]
     pcie = dict(lanes=state.lanes, retimers=state.retimers, pinned=state.pinned) if kind == "pcie" else {}
-    over = link(kind, gen=gen, direction=state.direction, **pcie)
+    over = link(kind, gen=gen, **pcie)
     spec = CacheSpec.from_config(CONFIGS / f"{state.model}.json", dtype=state.dtype)
     return offload_or_recompute(
         state.gpu, over, tokens=tokens, bytes_per_token=spec.bytes(1, tokens) / tokens,
@@ -31,7 +31,6 @@ def a_race(seed):
         tokens=draw.randint(1, 4096), model=draw.choice(DENSE), link=draw.choice(list(LINKS)), retimers=draw.randint(0, 2),
         gpu=draw.choice(["H200", "A100", "T4"]), dtype=draw.choice(["bf16", "int8"]), lanes=draw.choice([1, 4, 16]),
         pinned=draw.random() < 0.7, efficiency_percent=draw.randint(1, 100),
-        direction=draw.choice(["host_to_device", "device_to_host"]),
     )  # fmt: skip
 
 
@@ -115,7 +114,6 @@ def test_controls_follow_the_state():
         ({"link": "PCIe 7.0"}, "link is 'PCIe 7.0': allowed is PCIe 3.0"),
         ({"lanes": 3}, "lanes is 3: allowed is 1, 2, 4, 8, 16"),
         ({"retimers": 3}, "retimers is 3: allowed is 0, 1, 2"),
-        ({"direction": "sideways"}, "direction is 'sideways'"),
         ({"efficiency_percent": 0}, "efficiency_percent is 0: allowed is from 1 to 100"),
     ],
 )

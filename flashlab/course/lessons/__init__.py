@@ -10,9 +10,12 @@ LESSONS = (
     "01_naive_attention",
     "02_online_softmax",
     "03_tiled_attention",
+    "04_first_triton_kernel",
     "05_flash_attention_2",
     "06_backward_pass",
+    "07_measure",
     "08_decoding_underfills_the_gpu",
+    "09_split_kv_decoding",
 )
 
 

@@ -53,9 +53,9 @@ def _weights(said, actual):
 def _blocks(said, actual):
     sms = 132
     return (
-        f"One block on every SM is not a full GPU: {sms} blocks read {sms}x what one does at best ({sms * read_gb_per_s(1):.0f} "
-        f"GB/s), and that is {100 * actual * 1e9 / H200.hbm_bytes_per_s:.0f}% of the datasheet's 4800. Bandwidth comes from "
-        f"bytes that are under way, and {sms} blocks do not have enough of them."
+        f"{sms} blocks read at best {sms}x what one does ({sms * read_gb_per_s(1):.0f} GB/s). Now every SM has a block, and "
+        f"still it is {100 * actual * 1e9 / H200.hbm_bytes_per_s:.0f}% of the datasheet's 4800: bandwidth comes from bytes "
+        f"that are under way, and {sms} such blocks do not have enough of them."
     )
 
 

@@ -13,7 +13,7 @@ def spec(s):
 
 
 def stub(s):
-    """s: (rows, n), scores. Returns lse (rows,), natural logarithm, without ever calling exp or log."""
+    """s: (rows, n), scores. Returns lse (rows,), natural logarithm, by exp2 and log2 alone."""
     s2 = s * math.log2(math.e)
     m2 = s2.amax(dim=-1)
     l = torch.exp2(s2 - m2[:, None]).sum(dim=-1)
@@ -22,7 +22,7 @@ def stub(s):
 
 
 def solution(s):
-    """s: (rows, n), scores. Returns lse (rows,), natural logarithm, without ever calling exp or log."""
+    """s: (rows, n), scores. Returns lse (rows,), natural logarithm, by exp2 and log2 alone."""
     s2 = s * math.log2(math.e)
     m2 = s2.amax(dim=-1)
     l = torch.exp2(s2 - m2[:, None]).sum(dim=-1)

@@ -61,6 +61,23 @@ def one_maximum_for_all_rows(outs, lses):
     return (w[:, :, None] * outs).sum(dim=0) / torch.where(l == 0, 1.0, l)[:, None], m + torch.log(l)
 
 
+def one_maximum_and_no_guard(outs, lses):
+    m = lses.max()
+    w = torch.exp(lses - m)
+    l = w.sum(dim=0)
+    return (w[:, :, None] * outs).sum(dim=0) / l[:, None], m + torch.log(l)
+
+
+def only_out_guarded(outs, lses):
+    out, lse = all_empty_is_nan(outs, lses)
+    return out.nan_to_num(0.0), lse
+
+
+def mean_of_the_weighted(outs, lses):
+    out, lse = solution(outs, lses)
+    return out / len(outs), lse
+
+
 def all_empty_is_nan(outs, lses):
     m = lses.amax(dim=0)
     w = torch.exp(lses - m)
@@ -167,6 +184,23 @@ EXERCISE = Exercise(
             "This is what comes out when one maximum serves all rows: rows far below it lose everything to exp(-2000) "
             "= 0.",
             "What is the shape of your m? How many rows share it?",
+        ),
+        Mistake(
+            one_maximum_and_no_guard,
+            "One maximum serves all rows: a row far below it has only weights exp(-2000) = 0, and 0 / 0 is NaN. Where "
+            "no part saw a key that maximum is -inf, and -inf - -inf is NaN too.",
+            "What is the shape of your m? How many rows share it? And what is it when all parts are empty?",
+        ),
+        Mistake(
+            only_out_guarded,
+            "out is right everywhere. Where no part saw a key lse is still NaN: -inf - -inf came in before the sum.",
+            "Guard one line earlier: which number can you subtract when there is nothing to measure against?",
+        ),
+        Mistake(
+            mean_of_the_weighted,
+            "out is too small by the number of parts: the weights are divided by their sum already, and a mean divides "
+            "once more.",
+            "Is it a sum over the parts that you take, or a mean?",
         ),
         Mistake(
             all_empty_is_nan,

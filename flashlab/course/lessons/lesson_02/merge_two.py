@@ -67,6 +67,11 @@ def division_by_zero(out_a, lse_a, out_b, lse_b):
     return (w_a[:, None] * out_a + w_b[:, None] * out_b) / l[:, None], m + torch.log(l)
 
 
+def only_out_guarded(out_a, lse_a, out_b, lse_b):
+    out, lse = both_empty_is_nan(out_a, lse_a, out_b, lse_b)
+    return out.nan_to_num(0.0), lse
+
+
 def never_divided(out_a, lse_a, out_b, lse_b):
     m = torch.maximum(lse_a, lse_b)
     m = torch.where(m == -math.inf, 0.0, m)
@@ -172,6 +177,12 @@ EXERCISE = Exercise(
             division_by_zero,
             "lse is right everywhere. Where both sides are empty the weights are 0, and 0 / 0 is NaN.",
             "What do you divide by in a row without keys, and what should out be there?",
+        ),
+        Mistake(
+            only_out_guarded,
+            "out is right everywhere. Where both sides are empty lse is still NaN: -inf - -inf came in before the sum, "
+            "and m + log(NaN) keeps it.",
+            "Guard one line earlier: which number can you subtract when there is nothing to measure against?",
         ),
         Mistake(
             never_divided,

@@ -84,6 +84,18 @@ def divided_in_every_block(q, k, v, block):
     return acc, m + torch.log(l)
 
 
+def new_part_divided(q, k, v, block):
+    m, l, acc = q.new_tensor(-math.inf), q.new_tensor(0.0), q.new_zeros(v.shape[1])
+    for start in range(0, k.shape[0], block):
+        s = k[start : start + block] @ q * q.shape[0] ** -0.5
+        m_new = torch.maximum(m, s.max())
+        p = torch.exp(s - m_new)
+        l = l * torch.exp(m - m_new) + p.sum()
+        acc = acc * torch.exp(m - m_new) + p @ v[start : start + block] / l
+        m = m_new
+    return acc, m + torch.log(l)
+
+
 def never_divided(q, k, v, block):
     out, lse = solution(q, k, v, block)
     m = (k @ q * q.shape[0] ** -0.5).max()
@@ -173,15 +185,21 @@ EXERCISE = Exercise(
         ),
         Mistake(
             scale_twice,
-            "This is what comes out when the scores are multiplied by head_dim ** -0.5 twice, once with q and once "
-            "with s: the softmax is too flat.",
-            "In how many places does the scale appear in your function?",
+            "This is what comes out when the scores are divided by head_dim, where its square root is asked for; or by "
+            "the root twice, once with q and once with s. The softmax is too flat.",
+            "Compare the line that computes s with the first line of the spec. Is there a second scale?",
         ),
         Mistake(
             divided_in_every_block,
             "This is what comes out when acc is divided by l in every block. With a single block it is right; with "
             "more, the earlier values are divided again and again.",
             "How many times should each p_j * v_j be divided by l, and when is the final l known?",
+        ),
+        Mistake(
+            new_part_divided,
+            "This is what comes out when each block's part is divided by the l of that moment. The parts of earlier "
+            "blocks were divided by another number than the later ones.",
+            "How many times should each p_j * v_j be divided, by which l, and when is that l known?",
         ),
         Mistake(
             never_divided,

@@ -91,6 +91,28 @@ def no_maximum(x, block):
     return torch.exp(x) / l
 
 
+def one_sum_for_all_rows(x, block):
+    m = x.new_full((x.shape[0], 1), -math.inf)
+    l = x.new_zeros(x.shape[0], 1)
+    for start in range(0, x.shape[1], block):
+        tile = x[:, start : start + block]
+        m_new = torch.maximum(m, tile.amax(dim=1, keepdim=True))
+        l = l * torch.exp(m - m_new) + torch.exp(tile - m_new).sum()
+        m = m_new
+    return torch.exp(x - m) / l
+
+
+def terms_kept_from_the_first_pass(x, block):
+    m = x.new_full((x.shape[0], 1), -math.inf)
+    l, terms = x.new_zeros(x.shape[0], 1), []
+    for tile in x.split(block, dim=1):
+        m_new = torch.maximum(m, tile.amax(dim=1, keepdim=True))
+        terms.append(torch.exp(tile - m_new))
+        l = l * torch.exp(m - m_new) + terms[-1].sum(dim=1, keepdim=True)
+        m = m_new
+    return torch.cat(terms, dim=1) / l
+
+
 def _one_block():
     return [Case("3 rows, n = 16, block = 16", (normal(1, 3, 16), 16))]
 
@@ -183,6 +205,18 @@ EXERCISE = Exercise(
             "This is what comes out when no maximum is subtracted at all: right while scores are small, inf / inf = "
             "NaN from about 710 on in float64 (89 in float32).",
             "What is the largest number your code passes to exp?",
+        ),
+        Mistake(
+            one_sum_for_all_rows,
+            "This is what comes out when the sum runs over all rows of the block: every row's l then holds the terms "
+            "of the others too.",
+            "Your sum() takes a dim. Which one goes along a row?",
+        ),
+        Mistake(
+            terms_kept_from_the_first_pass,
+            "This is what comes out when exp(x - m) is written in the first pass, against the maximum known by then. "
+            "l is measured against the last one, so what was written early is too large.",
+            "Which m belongs to the whole row, and in which pass is it known?",
         ),
     ),
     keep="One pass is enough to know m and l of a whole row; only writing the probabilities needs a second.",

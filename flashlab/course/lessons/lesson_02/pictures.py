@@ -94,7 +94,7 @@ def centre_of_mass(scores: torch.Tensor, values: torch.Tensor, cut: int) -> None
             ax.plot(*side.out[0], "P", color=color, ms=14, mec=INK, mew=0.8)
             words, offset = (
                 f"out_{name}, weight exp(lse_{name}) = {math.exp(side.lse):.2f}",
-                (14, -20 if name == "a" else 8),
+                (14, -20 if name == "a" else -14),
             )
             ax.annotate(words, side.out[0], offset, textcoords="offset points", weight="bold")
         ax.plot(*torch.stack([side.out[0] for side in sides]).T, color=MUTED, lw=1.2, ls=(0, (4, 3)), zorder=0)

@@ -127,9 +127,9 @@ EXERCISE = Exercise(
         ),
         Mistake(
             rescale_upside_down,
-            "This is what comes out when the rescale factor is exp(m_new - m). It is at least 1 where it must be at "
-            "most 1, and at the first element it is exp(inf), which makes 0 * inf = NaN.",
-            "When the maximum grows, must the old terms shrink or grow? Which way round does the difference go then?",
+            "This is what comes out when the rescale is infinite at the first element, where m is -inf: l is 0 there, "
+            "and 0 * inf is NaN. exp(m_new - m) does that, and so does m - m_new without an exp. A rescale is at most 1.",
+            "When the maximum grows, must the old terms shrink or grow? What is your factor when m is 1 and m_new 3?",
         ),
         Mistake(
             old_maximum,

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from flashlab.course.lessons.lesson_03.problems import cases, problem
+from flashlab.course.lessons.lesson_03.problems import cases, problem, unwritten_is_nan
 from flashlab.course.lessons.lesson_03.watch import Watch
 from flashlab.course.spec import Exercise, Mistake, SubCheck
 
@@ -64,16 +64,40 @@ def _positions(q, k):
     return torch.arange(q.shape[0])[:, None], torch.arange(k.shape[0]), k.shape[0] - q.shape[0]
 
 
+def _end(i, block_m, block_n, offset):
+    """The end of the tiles that each row's query tile visits, in keys."""
+    last_row = ((i // block_m + 1) * block_m).clamp(max=len(i)) - 1
+    return -(-(last_row + offset + 1).clamp(min=0) // block_n) * block_n
+
+
 def mask_forgotten(q, k, v, block_m, block_n):
     i, j, offset = _positions(q, k)
-    last_row = ((i // block_m + 1) * block_m).clamp(max=q.shape[0]) - 1
-    end = -(-(last_row + offset + 1).clamp(min=0) // block_n) * block_n  # whole tiles, unmasked
-    return _naive(q, k, v, j >= end)
+    return _naive(q, k, v, j >= _end(i, block_m, block_n, offset))
 
 
 def mask_top_left(q, k, v, block_m, block_n):
     i, j, _ = _positions(q, k)
     return _naive(q, k, v, j > i)
+
+
+def mask_top_left_in_the_right_tiles(q, k, v, block_m, block_n):
+    i, j, offset = _positions(q, k)
+    return _naive(q, k, v, (j > i) | (j >= _end(i, block_m, block_n, offset)))
+
+
+def positions_in_the_tile(q, k, v, block_m, block_n):
+    i, j, offset = _positions(q, k)
+    return _naive(q, k, v, (j % block_n > i % block_m) | (j >= _end(i, block_m, block_n, offset)))
+
+
+def positions_in_the_tile_and_offset(q, k, v, block_m, block_n):
+    i, j, offset = _positions(q, k)
+    return _naive(q, k, v, (j % block_n > i % block_m + offset) | (j >= _end(i, block_m, block_n, offset)))
+
+
+def past_hidden(q, k, v, block_m, block_n):
+    i, j, offset = _positions(q, k)
+    return _naive(q, k, v, (j < i + offset) | (j >= _end(i, block_m, block_n, offset)))
 
 
 def own_key_masked(q, k, v, block_m, block_n):
@@ -83,9 +107,15 @@ def own_key_masked(q, k, v, block_m, block_n):
 
 def masked_with_zero(q, k, v, block_m, block_n):
     i, j, offset = _positions(q, k)
-    last_row = ((i // block_m + 1) * block_m).clamp(max=q.shape[0]) - 1
-    end = -(-(last_row + offset + 1).clamp(min=0) // block_n) * block_n
-    s = (q @ k.T * q.shape[1] ** -0.5).masked_fill(j > i + offset, 0.0).masked_fill(j >= end, -math.inf)
+    s = (q @ k.T * q.shape[1] ** -0.5).masked_fill(j > i + offset, 0.0)
+    s = s.masked_fill(j >= _end(i, block_m, block_n, offset), -math.inf)
+    return torch.softmax(s, dim=1).nan_to_num(0.0) @ v, torch.logsumexp(s, dim=1)
+
+
+def masked_with_a_large_number(q, k, v, block_m, block_n):
+    i, j, offset = _positions(q, k)
+    s = (q @ k.T * q.shape[1] ** -0.5).masked_fill(j > i + offset, -1e9)
+    s = s.masked_fill(j >= _end(i, block_m, block_n, offset), -math.inf)
     return torch.softmax(s, dim=1).nan_to_num(0.0) @ v, torch.logsumexp(s, dim=1)
 
 
@@ -209,6 +239,29 @@ EXERCISE = Exercise(
             "The last query must see the last key. How far must the diagonal move for that?",
         ),
         Mistake(
+            mask_top_left_in_the_right_tiles,
+            "The right tiles are visited, but in them the mask is aligned at the top left: query i sees keys 0 .. i. "
+            "With equal lengths that is the same.",
+            "Your loop's end knows of seqlen_k - seqlen_q. Does your mask?",
+        ),
+        Mistake(
+            positions_in_the_tile,
+            "The mask compares positions inside the tile, which begin at 0 in every tile: each tile is cut by a "
+            "diagonal of its own.",
+            "Which key of the whole row is column 0 of the tile that starts at start_n?",
+        ),
+        Mistake(
+            positions_in_the_tile_and_offset,
+            "The mask knows of seqlen_k - seqlen_q, but counts positions from 0 inside every tile: each tile is cut by "
+            "a diagonal of its own.",
+            "Which key of the whole row is column 0 of the tile that starts at start_n?",
+        ),
+        Mistake(
+            past_hidden,
+            "The mask hides the past and shows the future: it is the wrong way round.",
+            "May query 3 look at key 2? At key 4? Which of the two does your comparison hide?",
+        ),
+        Mistake(
             own_key_masked,
             "One key too many is hidden: a query sees its own position too.",
             "Should the mask hide j > d or j >= d, d being the query's own position?",
@@ -217,6 +270,12 @@ EXERCISE = Exercise(
             masked_with_zero,
             "Hidden scores were set to 0. exp(0 - m) is not 0: they still get weight.",
             "Which score makes exp(score - m) exactly 0?",
+        ),
+        Mistake(
+            masked_with_a_large_number,
+            "Right wherever a row sees a key. A row that sees none has only scores of -1e9 (or the like): the largest "
+            "of them is subtracted, each weighs exp(0) = 1, and hidden values are averaged.",
+            "Which score makes exp(score - m) exactly 0, whatever else is in the row?",
         ),
         Mistake(
             diagonal_tiles_skipped,
@@ -247,5 +306,6 @@ EXERCISE = Exercise(
             "Where could your inner loop stop?",
         ),
     ),
+    within=unwritten_is_nan,
     keep="Causal costs half: tiles past the diagonal are never loaded, and only the tiles on it are masked.",
 )

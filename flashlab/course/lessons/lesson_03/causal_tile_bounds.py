@@ -67,6 +67,18 @@ def own_key_forgotten(start_m, block_m, block_n, seqlen_q, seqlen_k):
     return max(0, start_m + offset) // block_n, -(-seen_by_last // block_n)
 
 
+def own_key_forgotten_in_full(start_m, block_m, block_n, seqlen_q, seqlen_k):
+    offset = seqlen_k - seqlen_q
+    seen_by_last = max(0, min(start_m + block_m, seqlen_q) + offset)
+    return max(0, start_m + offset) // block_n, -(-seen_by_last // block_n)
+
+
+def own_key_forgotten_in_end(start_m, block_m, block_n, seqlen_q, seqlen_k):
+    offset = seqlen_k - seqlen_q
+    seen_by_last = max(0, min(start_m + block_m, seqlen_q) + offset - 1)
+    return max(0, start_m + offset + 1) // block_n, -(-seen_by_last // block_n)
+
+
 def nothing_skipped(start_m, block_m, block_n, seqlen_q, seqlen_k):
     full = max(0, start_m + seqlen_k - seqlen_q + 1) // block_n
     return full, -(-seqlen_k // block_n)
@@ -158,6 +170,17 @@ EXERCISE = Exercise(
             own_key_forgotten,
             "One key too few: a query sees its own position too.",
             "With 1 query and 1 key, how many keys does it see?",
+        ),
+        Mistake(
+            own_key_forgotten_in_full,
+            "full is worked out from one key too few: the first row sees its own position too. The answer of the "
+            "attention would still be right, with a mask where none is needed.",
+            "Query 0 of 8, with 8 keys: how many keys does it see?",
+        ),
+        Mistake(
+            own_key_forgotten_in_end,
+            "end is worked out from one key too few: the last row sees its own position too.",
+            "Query 7 of 8, with 8 keys: how many keys does it see?",
         ),
         Mistake(
             nothing_skipped,

@@ -87,6 +87,17 @@ def maximum_not_stored(q, k, v, block_m, block_n):
     return acc / l[:, None], m + torch.log(l)
 
 
+def never_divided(q, k, v, block_m, block_n):
+    out, lse = solution(q, k, v, block_m, block_n)
+    m = (q @ k.T * q.shape[1] ** -0.5).amax(dim=1)
+    return out * torch.exp(lse - m)[:, None], lse
+
+
+def nothing_stored(q, k, v, block_m, block_n):
+    m, l, acc = _loops(q, k, v, block_m, block_n, lambda *_: None)
+    return acc / l[:, None], m + torch.log(l)
+
+
 def division_never_undone(q, k, v, block_m, block_n):
     def update(state, rows, rescale, m_new, b_p, b_v):
         m, l, acc = state
@@ -182,6 +193,17 @@ EXERCISE = Exercise(
             "m was never written back: it is -inf at every visit, the rescale is exp(-inf) = 0, and each key tile "
             "wipes out the ones before. lse is -inf too.",
             "Three things belong to the state of a row. Which of them do you store before you leave it?",
+        ),
+        Mistake(
+            nothing_stored,
+            "The state still holds what it started with, m = -inf, l = 0 and acc = 0, and 0 / 0 is NaN. What was worked "
+            "out for a pair of tiles went into new tensors and was left there.",
+            "m[rows] on the left of an = writes into the state; a new name does not. Where are the three written back?",
+        ),
+        Mistake(
+            never_divided,
+            "lse is right, but out is acc undivided: the weights exp(b_s - m) of a row add up to l, not to 1.",
+            "What stands between acc and an average of the values, and after which loop is it known?",
         ),
         Mistake(
             division_never_undone,

@@ -1,6 +1,9 @@
-"""Small attention problems for this lesson's exercises."""
+"""Small attention problems for this lesson's exercises, and the memory they run in."""
+
+import contextlib
 
 import torch
+import torch.utils.deterministic
 
 from flashlab.course.lessons.data import normal
 from flashlab.course.spec import Case
@@ -20,3 +23,17 @@ def cases(seed: int, *shapes: tuple[int, int, int, int], **options) -> list[Case
         Case(f"{sq} queries, {sk} keys in tiles of {m} x {n}", (*problem(seed, sq, sk, **options), m, n))
         for sq, sk, m, n in shapes
     ]
+
+
+@contextlib.contextmanager
+def unwritten_is_nan():
+    """Inside, memory that torch.empty hands out holds NaN: what is never written is seen, and is the same each time."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = filled

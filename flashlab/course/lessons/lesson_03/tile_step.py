@@ -66,6 +66,17 @@ def new_part_rescaled_too(b_q, b_k, b_v, m, l, acc):
     return m_new, l * rescale + b_p.sum(dim=1), (acc + b_p @ b_v) * rescale[:, None]
 
 
+def products_elementwise(b_q, b_k, b_v, m, l, acc):
+    m_new, rescale, b_p = _parts(b_q, b_k, m)
+    return m_new, l * rescale + b_p.sum(dim=1), acc * rescale[:, None] + b_p * b_v
+
+
+def new_part_divided(b_q, b_k, b_v, m, l, acc):
+    m_new, rescale, b_p = _parts(b_q, b_k, m)
+    l = l * rescale + b_p.sum(dim=1)
+    return m_new, l, acc * rescale[:, None] + b_p @ b_v / l[:, None]
+
+
 def divided_by_l(b_q, b_k, b_v, m, l, acc):
     m_new, rescale, b_p = _parts(b_q, b_k, m)
     l = l * rescale + b_p.sum(dim=1)
@@ -131,8 +142,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             rescale_along_columns,
-            "rescale was lined up with the columns of acc. With BLOCK_M = head_dim_v that is silently wrong; otherwise "
-            "PyTorch refuses.",
+            "rescale, of shape (BLOCK_M,), was lined up with the columns of acc instead of its rows. PyTorch refuses, "
+            "unless BLOCK_M = head_dim_v: then it is silently wrong.",
             "Which of acc's two dimensions counts query rows? Which one does a bare rescale line up with?",
         ),
         Mistake(
@@ -140,6 +151,18 @@ EXERCISE = Exercise(
             "This is what comes out when the new part is rescaled as well. In the first tile the factor is exp(-inf) "
             "= 0 and everything is lost.",
             "Against which maximum was b_p measured when it was made?",
+        ),
+        Mistake(
+            products_elementwise,
+            "b_p * b_v multiplies entry by entry. Each row of acc wants the sum over the tile's keys, weight times "
+            "value: a matrix product.",
+            "b_p is (BLOCK_M, BLOCK_N) and b_v (BLOCK_N, head_dim_v). Which dimension has to go?",
+        ),
+        Mistake(
+            new_part_divided,
+            "This is what comes out when the new part is divided by l and the old one is not. l is not final yet: "
+            "later tiles add to it.",
+            "How many tiles are still to come, and when is l final?",
         ),
         Mistake(
             divided_by_l,

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from flashlab.course.lessons.lesson_03.problems import cases, problem
+from flashlab.course.lessons.lesson_03.problems import cases, problem, unwritten_is_nan
 from flashlab.course.lessons.lesson_03.watch import Watch
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
 
@@ -95,6 +95,29 @@ def last_query_tile_dropped(q, k, v, block_m, block_n):
     out, lse = q.new_zeros(q.shape[0], v.shape[1]), q.new_zeros(q.shape[0])
     whole = q.shape[0] // block_m * block_m
     out[:whole], lse[:whole] = solution(q[:whole], k, v, block_m, block_n)
+    return out, lse
+
+
+def last_query_tile_unwritten(q, k, v, block_m, block_n):
+    out, lse = last_query_tile_dropped(q, k, v, block_m, block_n)
+    whole = q.shape[0] // block_m * block_m
+    out[whole:], lse[whole:] = math.nan, math.nan
+    return out, lse
+
+
+def never_divided(q, k, v, block_m, block_n):
+    out, lse = solution(q, k, v, block_m, block_n)
+    m = (q @ k.T * q.shape[1] ** -0.5).amax(dim=1)
+    return out * torch.exp(lse - m)[:, None], lse
+
+
+def divided_along_columns(q, k, v, block_m, block_n):
+    out, lse = q.new_zeros(q.shape[0], v.shape[1]), q.new_zeros(q.shape[0])
+    for start_m in range(0, q.shape[0], block_m):
+        rows = slice(start_m, start_m + block_m)
+        b_out, lse[rows] = solution(q[rows], k, v, block_m, block_n)
+        l = torch.exp(lse[rows] - (q[rows] @ k.T * q.shape[1] ** -0.5).amax(dim=1))
+        out[rows] = b_out * l[:, None] / l
     return out, lse
 
 
@@ -232,6 +255,23 @@ EXERCISE = Exercise(
             "How many times does your outer loop run for 17 queries and BLOCK_M = 8?",
         ),
         Mistake(
+            last_query_tile_unwritten,
+            "The rows of the shorter query tile at the end were never written: they hold whatever lay in the memory of "
+            "torch.empty (NaN here, so that it shows).",
+            "How many times does your outer loop run for 17 queries and BLOCK_M = 8?",
+        ),
+        Mistake(
+            never_divided,
+            "lse is right, but out is acc undivided: the weights exp(b_s - m) of a row add up to l, not to 1.",
+            "What stands between acc and an average of the values, and after which loop is it known?",
+        ),
+        Mistake(
+            divided_along_columns,
+            "l, of shape (BLOCK_M,), was lined up with the columns of acc instead of its rows. PyTorch refuses, unless "
+            "the tile has head_dim_v rows or a single one: then it may be silently wrong.",
+            "Which of acc's two dimensions counts query rows? Which one does a bare l line up with?",
+        ),
+        Mistake(
             scale_forgotten,
             "This is what comes out when the scores are not multiplied by head_dim ** -0.5.",
             "Compare the line that makes b_s with the first line of the spec.",
@@ -264,5 +304,6 @@ EXERCISE = Exercise(
             "What is the largest tensor your function makes when both lengths double?",
         ),
     ),
+    within=unwritten_is_nan,
     keep="A query tile walks once over all keys with m, l and acc at hand, and writes its output exactly once.",
 )

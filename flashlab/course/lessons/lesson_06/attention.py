@@ -184,10 +184,10 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Begin with one query head for each kv head: the five lines of naive_backward, with .mT for .T (heads are in front) and "
-        "dim=-1 for dim=1.",
-        "Grouped heads: compute with wide copies, wide_k = k.repeat_interleave(group, dim=0), as the forward does. dq is done "
-        "then; dk and dv come out with heads_q heads.",
+        "Begin with one query head for each kv head: the lines of naive.backward, with .mT for .T (heads are in "
+        "front) and dim=-1 for dim=1.",
+        "Grouped heads: compute with wide copies, wide_k = k.repeat_interleave(group, dim=0), as the forward does. "
+        "dq is done then; dk and dv come out with heads_q heads.",
         "Each kv head was read by group query heads, next to each other. Its gradient is their sum: "
         "dk.unflatten(0, (-1, group)).sum(dim=1).",
     ),
@@ -222,13 +222,14 @@ EXERCISE = Exercise(
         ),
         Mistake(
             group_not_summed,
-            "dk and dv came out with heads_q heads. A kv head has one gradient, the sum over the query heads that read it; "
-            "autograd refuses any other shape.",
+            "dk and dv came out with heads_q heads. A kv head has one gradient, the sum over the query heads that "
+            "read it; autograd refuses any other shape.",
             "How many rows of heads has k, and how many has your dk?",
         ),
         Mistake(
             group_mean,
-            "dk and dv are the mean over the group. A tensor that is used three times receives the sum of three gradients.",
+            "dk and dv are the mean over the group. A tensor that is used three times receives the sum of three "
+            "gradients.",
             "y = x + x + x: what is dy/dx?",
         ),
         Mistake(

@@ -16,7 +16,7 @@ def spec(p, v, do, o):
 def stub(p, v, do, o):
     """p: (seqlen_q, seqlen_k), v: (seqlen_k, head_dim), do and o: (seqlen_q, head_dim).
 
-    Returns D (seqlen_q,) twice: by_keys from p, v and do (do not use o); by_features from do and o (do not use p or v).
+    Returns D (seqlen_q,) twice: by_keys from p, v and do, without o; by_features from do and o, without p or v.
     """
     raise NotImplementedError
 
@@ -24,7 +24,7 @@ def stub(p, v, do, o):
 def solution(p, v, do, o):
     """p: (seqlen_q, seqlen_k), v: (seqlen_k, head_dim), do and o: (seqlen_q, head_dim).
 
-    Returns D (seqlen_q,) twice: by_keys from p, v and do (do not use o); by_features from do and o (do not use p or v).
+    Returns D (seqlen_q,) twice: by_keys from p, v and do, without o; by_features from do and o, without p or v.
     """
     dp = do @ v.T
     by_keys = (p * dp).sum(dim=1)
@@ -108,7 +108,8 @@ EXERCISE = Exercise(
     hints=(
         "by_keys is the mean of softmax_gradient, for all rows at once. First dp = do @ v.T, (seqlen_q, seqlen_k).",
         "p * dp has one entry for each query and key; sum over the keys: dim=1.",
-        "by_features: row i needs the dot product of row i of do with row i of o: multiply entry by entry, sum over dim=1.",
+        "by_features: row i needs the dot product of row i of do with row i of o: multiply entry by entry, sum over "
+        "dim=1.",
     ),
     sub_checks=(
         SubCheck("both ways, several shapes", cases=_shapes),
@@ -149,8 +150,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             only_by_keys,
-            "by_features was computed from p and v as well. It looks right, because both ways agree on any real o; a kernel "
-            "could not do it without all keys at hand.",
+            "by_features was computed from p and v as well. It looks right, because both ways agree on any real o; a "
+            "kernel could not do it without all keys at hand.",
             "Can you compute the second D if somebody takes p and v away?",
         ),
         Mistake(

@@ -8,7 +8,7 @@ from flashlab.course.lessons.lesson_01.measure import microseconds
 
 
 def train_us(batch: int, heads: int, seqlen: int, head_dim: int = 128, causal: bool = False) -> dict[str, float]:
-    """Microseconds, medians, bf16: flashlab forward, flashlab forward + backward, and the same two of PyTorch's sdpa."""
+    """Microseconds, medians, bf16, forward alone and forward + backward: flashlab's, and those of PyTorch's sdpa."""
     shape = batch, seqlen, heads, head_dim
     q, k, v, do = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(4))
     inputs = [x.requires_grad_() for x in (q, k, v)]

@@ -1,4 +1,4 @@
-"""Attention's forward and backward by the formula, one head: this lesson's worked example, and what its FLOP are counted on."""
+"""Attention's forward and backward by the formula, one head: this lesson's worked example. Its FLOP are counted."""
 
 import torch
 from torch.overrides import TorchFunctionMode

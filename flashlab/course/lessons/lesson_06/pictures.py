@@ -24,7 +24,8 @@ def there_and_back() -> None:
         drawing(ax, 98, 37)
         top, middle, low, bottom = 33, 24, 13, 4
         boxes = ((8, top, "Q"), (8, middle, "K"), (34, top, "S"), (60, top, "P"), (60, middle, "V"), (88, top, "O"),
-                 (88, low, "dO"), (60, low, "dP"), (60, bottom, "dV"), (34, low, "dS"), (8, low, "dQ"), (8, bottom, "dK"))  # fmt: skip
+                 (88, low, "dO"), (60, low, "dP"), (60, bottom, "dV"), (34, low, "dS"), (8, low, "dQ"),
+                 (8, bottom, "dK"))  # fmt: skip
         for x, y, name in boxes:
             if name in ("S", "P", "dS", "dP"):
                 _box(ax, x, y, name, PANEL, ls=(0, (4, 3)))
@@ -33,8 +34,9 @@ def there_and_back() -> None:
         for start, end in (((12.7, top), (29.2, top)), ((12.7, middle), (29.2, top - 1.5)), ((38.7, top), (55.2, top)),
                            ((64.7, top), (83.2, top)), ((64.7, middle), (83.2, top - 1.5))):  # fmt: skip
             _arrow(ax, start, end)
-        for start, end in (((83.3, low), (64.8, low)), ((83.3, low - 1), (64.8, bottom + 0.5)), ((55.3, low), (38.8, low)),
-                           ((29.3, low), (12.8, low)), ((29.3, low - 1), (12.8, bottom + 0.5))):  # fmt: skip
+        for start, end in (((83.3, low), (64.8, low)), ((83.3, low - 1), (64.8, bottom + 0.5)),
+                           ((55.3, low), (38.8, low)), ((29.3, low), (12.8, low)),
+                           ((29.3, low - 1), (12.8, bottom + 0.5))):  # fmt: skip
             _arrow(ax, start, end, ACCENT)
         words = ((21, top + 1.4, "q · k · scale"), (47, top + 1.4, "softmax"), (74, top + 1.4, "P V"))
         back = ((74, low + 1.4, "dO Vᵀ"), (77, bottom + 1.6, "Pᵀ dO"), (47, low + 1.4, "P ∘ (dP − D)"),
@@ -45,7 +47,11 @@ def there_and_back() -> None:
             ax.text(x, y, text, ha="center", color=ACCENT, fontsize=10)
         ax.text(88, middle, "forward", ha="center", color=INK, weight="bold")
         ax.text(88, bottom, "backward", ha="center", color=ACCENT, weight="bold")
-        for color, ls, name in ((DONE, "-", "given, in HBM"), (PANEL, (0, (4, 3)), "only ever a tile of it"), (NOW, "-", "wanted")):
+        for color, ls, name in (
+            (DONE, "-", "given, in HBM"),
+            (PANEL, (0, (4, 3)), "only ever a tile of it"),
+            (NOW, "-", "wanted"),
+        ):
             ax.add_patch(Rectangle((0, 0), 0, 0, fc=color, ec=MUTED, ls=ls, label=name))
         ax.legend(loc="upper center", bbox_to_anchor=(0.36, 0.56), ncols=3, fontsize=9.5)
 
@@ -81,7 +87,14 @@ def recompute_or_store() -> None:
         again = [2 * d * entries / recorded.matmul_flop_per_s() * 1e3 for d in dims]
         ax.plot(dims, again, color=READ, label="make it again: 2 · head_dim FLOP an entry")
         ax.plot(dims, [store, store], color=WRITE, label="write it once and read it once: 4 bytes an entry")
-        ax.plot(dims, [store * 1.5] * 2, color=WRITE, lw=1.4, ls=(0, (4, 3)), label="write it once and read it in two kernels")
+        ax.plot(
+            dims,
+            [store * 1.5] * 2,
+            color=WRITE,
+            lw=1.4,
+            ls=(0, (4, 3)),
+            label="write it once and read it in two kernels",
+        )
         for d in (64, 128, 256):
             ms = 2 * d * entries / recorded.matmul_flop_per_s() * 1e3
             ax.plot(d, ms, "o", color=READ, ms=7)
@@ -102,7 +115,11 @@ def two_walks(tiling: Tiling, q_tile: int, k_tile: int) -> None:
                 for j, keys in enumerate(tiling.k_tiles):
                     seen = tiling.sees(q_rows, keys)
                     mine = seen and (i == q_tile if by_rows else j == k_tile)
-                    ax.add_patch(Rectangle((j + 0.05, i + 0.05), 0.9, 0.9, fc=NOW if mine else READ if seen else FAINT, ec="none"))
+                    ax.add_patch(
+                        Rectangle(
+                            (j + 0.05, i + 0.05), 0.9, 0.9, fc=NOW if mine else READ if seen else FAINT, ec="none"
+                        )
+                    )
                     if mine:
                         step += 1
                         ax.text(j + 0.5, i + 0.5, str(step), ha="center", va="center", weight="bold")
@@ -161,7 +178,15 @@ def forward_and_backward() -> None:
         for row, (name, ms) in enumerate(times):
             first = recorded.forward_ms(case, name)
             ax.barh(row, first, color=DONE, height=0.6, ec="white", lw=0.6)
-            ax.barh(row, ms - first, left=first, color=READ if name == recorded.OURS else SKIP, height=0.6, ec="white", lw=0.6)
+            ax.barh(
+                row,
+                ms - first,
+                left=first,
+                color=READ if name == recorded.OURS else SKIP,
+                height=0.6,
+                ec="white",
+                lw=0.6,
+            )
             ax.text(ms + 0.1, row, f"{ms:.2f} ms", va="center", weight="bold")
         for products, y in ((7, len(times) - 0.32), (9, len(times) + 0.12)):
             ms = products / 2 * forward

@@ -10,11 +10,14 @@ FULL = Case("train", 4, 16, 16, 4096, 4096, 128)  # the shape of this lesson
 CASES = tuple(shape.alike(causal=causal) for shape in (FULL, FULL.alike(batch=2, seqlen_q=8192, seqlen_k=8192))
               for causal in (False, True))  # fmt: skip
 
-# FULL's backward kernels by themselves, same machine, day and versions (docs/kernels-notes.md, "Backward"), milliseconds; and
-# how many products of matrices each one does.
+# FULL's backward kernels by themselves, milliseconds, same machine, day and versions (docs/kernels-notes.md,
+# "Backward"), and how many products of matrices they do.
 KERNELS_MS = {"preprocess": 0.050, "dkdv": 1.94, "dq": 1.23}
-PRODUCTS = {"preprocess": 0, "dkdv": 4, "dq": 3}
-TINY_HOST_US = {"flashlab": 413, "PyTorch's sdpa": 179}  # forward + backward of 16 tokens, 2 heads (same notes, "Where it stands")
+PRODUCTS = {"dkdv": 4, "dq": 3}
+TINY_HOST_US = {
+    "flashlab": 413,
+    "PyTorch's sdpa": 179,
+}  # forward + backward of 16 tokens, 2 heads (same notes, "Where it stands")
 HEAD_DIM_256_TFLOPS = {"dkdv": 311, "dq": 468}  # without a mask (same notes, "Backward")
 
 
@@ -44,7 +47,7 @@ def matmul_flop_per_s() -> float:
 
 
 def milliseconds(case: Case) -> dict[str, float]:
-    """Kernel title -> median milliseconds of a case (forward + backward where its kind is train), eager, as recorded."""
+    """Kernel title -> median milliseconds of a case as recorded, eager; forward + backward where its kind is train."""
     return {kernel: time["median_s"] * 1e3 for kernel, time in _times(case).items()}
 
 

@@ -88,7 +88,9 @@ def _sums_to_zero(softmax_gradient):
     p, dp = _row(60, 12, sharp=3.0)
     total = softmax_gradient(p, dp).sum().item()
     if not abs(total) < 1e-12:
-        return f"12 keys: the sum of ds is {total:.4f}; adding the same number to all scores changes no p, so it must be 0"
+        return (
+            f"12 keys: the sum of ds is {total:.4f}; adding the same number to all scores changes no p, so it must be 0"
+        )
 
 
 def _lean(softmax_gradient):
@@ -120,14 +122,14 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             mean_forgotten,
-            "This is p * dp: the mean was not taken off. It treats every probability as if it stood alone, but a score that "
-            "rises takes weight from all others.",
+            "This is p * dp: the mean was not taken off. It treats every probability as if it stood alone, but a "
+            "score that rises takes weight from all others.",
             "The line above yours computes mean. Where does it come in?",
         ),
         Mistake(
             p_forgotten,
-            "The mean is taken off, but the factor p is missing: a key with almost no weight would get as much gradient as "
-            "the heaviest.",
+            "The mean is taken off, but the factor p is missing: a key with almost no weight would get as much "
+            "gradient as the heaviest.",
             "Which factor stands in front of both terms of the spec's product?",
         ),
         Mistake(
@@ -152,8 +154,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             each_for_itself,
-            "This is the diagonal of the Jacobian alone, p (1 - p), as for a sigmoid. The other keys' gradients act on this "
-            "score as well.",
+            "This is the diagonal of the Jacobian alone, p (1 - p), as for a sigmoid. The other keys' gradients act "
+            "on this score as well.",
             "What do the entries off the diagonal, -p_j p_l, multiply?",
         ),
         Mistake(

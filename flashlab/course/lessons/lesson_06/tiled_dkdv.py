@@ -17,19 +17,21 @@ def spec(q, k, v, o, lse, do, block_m, block_n):
 
 
 def stub(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right. Returns dk and dv, like k and v.
-    Keys outside, block_n at a time; queries inside, block_m at a time; query tiles that see no key of the tile are skipped.
+    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right.
+    Returns dk and dv, like k and v. Keys outside, block_n at a time; queries inside, block_m at a time;
+    query tiles that see no key of the tile are skipped.
     """
     raise NotImplementedError
 
 
 def solution(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right. Returns dk and dv, like k and v.
-    Keys outside, block_n at a time; queries inside, block_m at a time; query tiles that see no key of the tile are skipped.
+    lse: (seqlen_q,), -inf for a row that sees no key. Causal, aligned at the bottom right.
+    Returns dk and dv, like k and v. Keys outside, block_n at a time; queries inside, block_m at a time;
+    query tiles that see no key of the tile are skipped.
     """
     scale, offset = q.shape[1] ** -0.5, k.shape[0] - q.shape[0]
     delta = (do * o).sum(dim=1)
@@ -124,6 +126,17 @@ def mask_top_left(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, o, lse, do, block_m, block_n, offset=0)
 
 
+def own_key_hidden(q, k, v, o, lse, do, block_m, block_n):
+    shift = k.shape[0] - q.shape[0]
+    late = lambda start_n: max(0, start_n - shift) // block_m * block_m
+    return _loops(q, k, v, o, lse, do, block_m, block_n, offset=shift - 1, first=late)
+
+
+def dv_scaled(q, k, v, o, lse, do, block_m, block_n):
+    dk, dv = solution(q, k, v, o, lse, do, block_m, block_n)
+    return dk, dv * q.shape[1] ** -0.5
+
+
 def first_tile_top_left(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, o, lse, do, block_m, block_n, first=lambda start_n: start_n // block_m * block_m)
 
@@ -178,7 +191,9 @@ def _skips(tiled_dkdv):
     with Watch(q) as seen:
         tiled_dkdv(q, k, v, o, lse, do, 8, 8)
     if len(seen.rows) > 20:
-        return f"32 x 32 in tiles of 8 x 8: {len(seen.rows)} products with a query tile were made; 10 pairs need two each"
+        return (
+            f"32 x 32 in tiles of 8 x 8: {len(seen.rows)} products with a query tile were made; 10 pairs need two each"
+        )
 
 
 EXERCISE = Exercise(
@@ -188,10 +203,10 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Turn tiled_dq inside out: the outer loop takes a tile of keys, the inner loop the query tiles, and two sums, b_dk and "
-        "b_dv, belong to the key tile.",
-        "Inside: b_p as before, with its hidden entries set to 0 by masked_fill after exp. b_dv adds b_p.T @ b_do, b_dk adds "
-        "b_ds.T @ b_q. At the end dk[keys] = b_dk * scale; dv has no scale.",
+        "Turn tiled_dq inside out: the outer loop takes a tile of keys, the inner loop the query tiles, and two "
+        "sums, b_dk and b_dv, belong to the key tile.",
+        "Inside: b_p as before, with its hidden entries set to 0 by masked_fill after exp. b_dv adds b_p.T @ b_do, "
+        "b_dk adds b_ds.T @ b_q. At the end dk[keys] = b_dk * scale; dv has no scale.",
         "Hidden: j > i + offset with offset = seqlen_k - seqlen_q, i and j being the tokens' own numbers.",
         "The first row that sees key start_n is start_n - offset, but at least 0. Begin at the tile that holds it: "
         "max(0, start_n - offset) // block_m * block_m.",
@@ -228,23 +243,26 @@ EXERCISE = Exercise(
         ),
         Mistake(
             ds_not_transposed,
-            "ds was used as it stands, (queries, keys), where dk needs (keys, queries). Square tiles hide it from the shapes.",
+            "ds was used as it stands, (queries, keys), where dk needs (keys, queries). Square tiles hide it from "
+            "the shapes.",
             "dk has one row for each key. Over what does it sum?",
         ),
         Mistake(
             p_not_transposed,
-            "p was used as it stands, (queries, keys), where dv needs (keys, queries). Square tiles hide it from the shapes.",
+            "p was used as it stands, (queries, keys), where dv needs (keys, queries). Square tiles hide it from the "
+            "shapes.",
             "dv has one row for each key. Over what does it sum?",
         ),
         Mistake(
             mask_forgotten,
-            "The hidden entries of the tiles on the diagonal were not set to 0. lse knows nothing of them, so their p can even "
-            "be above 1.",
+            "The hidden entries of the tiles on the diagonal were not set to 0. lse knows nothing of them, so their "
+            "p can even be above 1.",
             "Which entries of a tile on the diagonal may not add to dk and dv?",
         ),
         Mistake(
             mask_before_exp,
-            "The scores were masked with -inf before exp. Where a row sees no key, lse is -inf too, and -inf - -inf is NaN.",
+            "The scores were masked with -inf before exp. Where a row sees no key, lse is -inf too, and -inf - -inf "
+            "is NaN.",
             "What would happen to a hidden entry if it were set to 0 after exp?",
         ),
         Mistake(
@@ -258,14 +276,25 @@ EXERCISE = Exercise(
             "Where does seqlen_k - seqlen_q appear in your mask and in your first query tile?",
         ),
         Mistake(
+            own_key_hidden,
+            "The mask hides one key too many: a query sees the key at its own position.",
+            "Is it > or >= between j and i + offset?",
+        ),
+        Mistake(
+            dv_scaled,
+            "dv was multiplied by the scale. The scale stands between q and k, v never meets it.",
+            "o = p v. Is there a scale in it?",
+        ),
+        Mistake(
             first_tile_top_left,
-            "The inner loop starts too late when there are more keys than queries: it takes key start_n to be seen from query "
-            "start_n on.",
+            "The inner loop starts too late when there are more keys than queries: it takes key start_n to be seen "
+            "from query start_n on.",
             "Which is the first query that sees key start_n, with 8 queries and 24 keys?",
         ),
         Mistake(
             diagonal_tile_skipped,
-            "The tiles that the diagonal cuts were skipped: the inner loop starts where the last key of the tile is seen.",
+            "The tiles that the diagonal cuts were skipped: the inner loop starts where the last key of the tile is "
+            "seen.",
             "Which key of the tile is seen earliest, the first or the last?",
         ),
         Mistake(
@@ -280,9 +309,10 @@ EXERCISE = Exercise(
         ),
         Mistake(
             nothing_skipped,
-            "The answer is right, but every query tile was worked on for every key tile: causal attention costs double.",
+            "The answer is right, but every query tile was worked on for every key tile: causal attention costs "
+            "double.",
             "Can query 0 see key 24? From which query tile on is there anything to do?",
         ),
     ),
-    keep="Keys outside: dk and dv add up over the queries that see them, and are written once. The mask comes after exp.",
+    keep="Keys outside: dk and dv add up over their queries and are written once. The mask comes after exp.",
 )

@@ -16,17 +16,19 @@ def spec(q, k, v, o, lse, do, block_m, block_n):
 
 
 def stub(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim). Queries outside, block_m at a time; keys inside, block_n at a time.
+    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim).
+    Queries outside, block_m at a time; keys inside, block_n at a time.
     """
     raise NotImplementedError
 
 
 def solution(q, k, v, o, lse, do, block_m, block_n):
-    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o and do: (seqlen_q, head_dim_v).
+    """q: (seqlen_q, head_dim), k: (seqlen_k, head_dim), v: (seqlen_k, head_dim_v), o, do: (seqlen_q, head_dim_v).
 
-    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim). Queries outside, block_m at a time; keys inside, block_n at a time.
+    lse: (seqlen_q,). Returns dq (seqlen_q, head_dim).
+    Queries outside, block_m at a time; keys inside, block_n at a time.
     """
     scale = q.shape[1] ** -0.5
     delta = (do * o).sum(dim=1)
@@ -105,12 +107,22 @@ def softmax_of_the_tile(q, k, v, o, lse, do, block_m, block_n):
 
 def against_the_maximum(q, k, v, o, lse, do, block_m, block_n):
     m = torch.cat([(row @ k.T * q.shape[1] ** -0.5).amax().reshape(1) for row in q])
-    return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), lambda b_s, rows: torch.exp(b_s - m[rows][:, None]))
+    return _loops(
+        q, k, v, do, block_m, block_n, (do * o).sum(dim=1), lambda b_s, rows: torch.exp(b_s - m[rows][:, None])
+    )
 
 
 def against_the_maximum_of_the_tile(q, k, v, o, lse, do, block_m, block_n):
     tile = lambda b_s, rows: torch.exp(b_s - b_s.amax(dim=1, keepdim=True))
     return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), tile)
+
+
+def lse_along_the_keys(q, k, v, o, lse, do, block_m, block_n):
+    return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), lambda b_s, rows: torch.exp(b_s - lse[rows]))
+
+
+def sign_of_delta(q, k, v, o, lse, do, block_m, block_n):
+    return _loops(q, k, v, do, block_m, block_n, -(do * o).sum(dim=1), _exact(lse))
 
 
 def exponentials_apart(q, k, v, o, lse, do, block_m, block_n):
@@ -156,7 +168,8 @@ def _never_whole(tiled_dq):
         tiled_dq(q, k, v, o, lse, do, 16, 8)
     if seen.largest > 96 * 16:
         return (
-            f"96 x 96 in tiles of 16 x 8: a tensor of {seen.largest} elements was made; a tile of p has 128, all of p 9216"
+            f"96 x 96 in tiles of 16 x 8: a tensor of {seen.largest} elements was made; a tile of p has 128, all of p "
+            "9216"
         )
 
 
@@ -167,8 +180,8 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Before the loops: delta = (do * o).sum(dim=1). Then the two loops of tiled_forward. There is no m and no l: lse is "
-        "known, so a tile of p comes out right at once.",
+        "Before the loops: delta = (do * o).sum(dim=1). Then the two loops of tiled_forward. There is no m and no l: "
+        "lse is known, so a tile of p comes out right at once.",
         "Inside: b_p = exp(b_q @ b_k.T * scale - lse of these rows), b_dp = b_do @ b_v.T, and b_ds by the rule of "
         "softmax_gradient, with delta of these rows for the mean.",
         "acc = acc + b_ds @ b_k over the key tiles; after the inner loop dq[rows] = acc * scale. lse and delta need "
@@ -199,7 +212,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             scale_forgotten,
-            "dq is sqrt(head_dim) too large: the scale is missing. s = scale * q . k, so ds reaches q with the same factor.",
+            "dq is sqrt(head_dim) too large: the scale is missing. s = scale * q . k, so ds reaches q with the same "
+            "factor.",
             "What is the derivative of scale * q . k with respect to q?",
         ),
         Mistake(
@@ -209,7 +223,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             scores_not_scaled,
-            "p is wrong: its scores were not multiplied by head_dim ** -0.5, while lse was taken over scores that were.",
+            "p is wrong: its scores were not multiplied by head_dim ** -0.5, while lse was taken over scores that "
+            "were.",
             "Compare your argument of exp with the second line of the spec.",
         ),
         Mistake(
@@ -219,14 +234,24 @@ EXERCISE = Exercise(
         ),
         Mistake(
             against_the_maximum,
-            "p was measured against the row's maximum, as in the forward pass, and never divided by l. With lse both are done "
-            "at once: exp(s - lse) = exp(s - m) / l.",
+            "p was measured against the row's maximum, as in the forward pass, and never divided by l. With lse both "
+            "are done at once: exp(s - lse) = exp(s - m) / l.",
             "Do the rows of your p add up to 1 over all tiles?",
         ),
         Mistake(
             against_the_maximum_of_the_tile,
             "p was measured against the tile's maximum. That belongs to the forward pass, where lse is not known yet.",
             "Which number of the forward pass was kept so that the maximum is not needed again?",
+        ),
+        Mistake(
+            lse_along_the_keys,
+            "lse was lined up with the keys. In square tiles that is silently wrong; elsewhere PyTorch refuses.",
+            "lse has one number a row. Which of a tile's two dimensions does a bare lse line up with?",
+        ),
+        Mistake(
+            sign_of_delta,
+            "D was added to dp. It is the mean, and the mean is taken off.",
+            "Look at the sign in ds = p * (dp - D).",
         ),
         Mistake(
             exponentials_apart,

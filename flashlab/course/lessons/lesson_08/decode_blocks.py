@@ -43,6 +43,16 @@ def rounded_down(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, 
     return batch * heads * (queries // block_m)
 
 
+def always_one_more(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    heads, queries = (heads_kv, seqlen_q * (heads_q // heads_kv)) if pack_gqa else (heads_q, seqlen_q)
+    return batch * heads * (queries // block_m + 1)
+
+
+def group_for_heads(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    group = heads_q // heads_kv
+    return batch * group * -(-seqlen_q // block_m)
+
+
 def fractions_of_tiles(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
     heads, queries = (heads_kv, seqlen_q * (heads_q // heads_kv)) if pack_gqa else (heads_q, seqlen_q)
     return batch * heads * queries / block_m
@@ -100,6 +110,10 @@ def _prefill():
     return [_case(1, 8, 2, 500, 500, 128, False), _case(1, 8, 2, 500, 500, 128, True)]
 
 
+def _divides():
+    return [_case(1, 4, 2, 256, 512, 128, False), _case(3, 16, 1, 1, 4096, 16, True)]
+
+
 EXERCISE = Exercise(
     id="08.decode_blocks",
     title="The grid of a decode step",
@@ -107,9 +121,10 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "A block belongs to one tile of queries of one head of one sequence. So three numbers are multiplied: sequences, "
-        "heads that have blocks of their own, tiles of queries in a head.",
-        "The two lines above the dots give you heads and queries, packed or not. A single query still takes a whole tile.",
+        "A block belongs to one tile of queries of one head of one sequence. So three numbers are multiplied: "
+        "sequences, heads that have blocks of their own, tiles of queries in a head.",
+        "The two lines above the dots give you heads and queries, packed or not. A single query still takes a whole "
+        "tile.",
         "Rounding up in integers: -(-a // b). The keys do not appear: a block walks over all of them.",
     ),
     sub_checks=(
@@ -118,17 +133,19 @@ EXERCISE = Exercise(
         SubCheck("a batch", cases=_batch),
         SubCheck("more packed rows than BLOCK_M", cases=_many_rows),
         SubCheck("a prompt of 500 tokens, by the same formula", cases=_prefill),
+        SubCheck("rows that fill their tiles exactly", cases=_divides),
     ),
     mistakes=(
         Mistake(
             key_tiles_counted,
-            "The tiles of keys are counted as blocks. A block walks over the keys in a loop; tiles of keys are its steps, "
-            "not its neighbours. (Making blocks of them is split-KV, the next lesson.)",
+            "The tiles of keys are counted as blocks. A block walks over the keys in a loop; tiles of keys are its "
+            "steps, not its neighbours. (Making blocks of them is split-KV, the next lesson.)",
             "Does block_n stand in the grid of your kernels so far, or in their loop?",
         ),
         Mistake(
             query_tiles_of_the_cache,
-            "Tiles of the whole sequence are counted, as in a prefill. A decode step has the queries of the new token alone.",
+            "Tiles of the whole sequence are counted, as in a prefill. A decode step has the queries of the new "
+            "token alone.",
             "Which of the two lengths is cut by block_m: that of the queries or that of the cache?",
         ),
         Mistake(
@@ -137,8 +154,20 @@ EXERCISE = Exercise(
             "How many tiles does a single query need?",
         ),
         Mistake(
+            always_one_more,
+            "One tile too many where BLOCK_M divides the rows: // and + 1 is not rounding up.",
+            "How many tiles of 128 are 256 queries?",
+        ),
+        Mistake(
+            group_for_heads,
+            "The group, heads_q / heads_kv, is counted in the place of heads. The group says how many rows a tile "
+            "gains; blocks are counted by the heads that remain outside it.",
+            "32 query heads on 8 kv heads: how many packed tiles are there, and how many rows has each?",
+        ),
+        Mistake(
             fractions_of_tiles,
-            "A fraction of a tile is counted. A block with one row is launched, and walks over the keys, as a full one does.",
+            "A fraction of a tile is counted. A block with one row is launched, and walks over the keys, as a full "
+            "one does.",
             "Does a block with 4 of its 64 rows in use leave out any key?",
         ),
         Mistake(
@@ -148,33 +177,34 @@ EXERCISE = Exercise(
         ),
         Mistake(
             query_heads_always,
-            "The query heads are counted in the packed launch too. Packing makes the query heads of a kv head rows of one "
-            "tile, so that kv heads remain.",
+            "The query heads are counted in the packed launch too. Packing makes the query heads of a kv head rows "
+            "of one tile, so that kv heads remain.",
             "Who has a block of its own when four query heads sit in one tile?",
         ),
         Mistake(
             packed_rows_forgotten,
-            "The kv heads are right, but the rows they gained are forgotten: packed, a tile must hold group rows for each "
-            "query token. With 71 query heads on one kv head a tile of 64 is not enough.",
+            "The kv heads are right, but the rows they gained are forgotten: packed, a tile must hold group rows for "
+            "each query token. With 71 query heads on one kv head a tile of 64 is not enough.",
             "How many rows does one query token bring along when its heads are packed?",
         ),
         Mistake(
             kv_heads_always,
-            "The launch that does not pack is counted as if it did. Without packing each query head has its own blocks, and "
-            "the heads of a group read the same keys side by side.",
+            "The launch that does not pack is counted as if it did. Without packing each query head has its own "
+            "blocks, and the heads of a group read the same keys side by side.",
             "What does pack_gqa=False change?",
         ),
         Mistake(
             layers_counted,
-            "All layers are counted. Each layer is a launch of its own, and needs the one before it: they never share the GPU.",
+            "All layers are counted. Each layer is a launch of its own, and needs the one before it: they never "
+            "share the GPU.",
             "Can layer 2 of a token start before layer 1 has ended?",
         ),
         Mistake(
             batch_alone,
-            "The batch alone is counted: one block for a sequence. Heads are independent of each other and get blocks of "
-            "their own, in every FlashAttention since the first.",
+            "The batch alone is counted: one block for a sequence. Heads are independent of each other and get "
+            "blocks of their own, in every FlashAttention since the first.",
             "Does head 3 need anything from head 2?",
         ),
     ),
-    keep="Blocks = batch x heads (kv heads, when packed) x ceil(queries / BLOCK_M). The length of the cache is not in it.",
+    keep="Blocks = batch x heads (kv heads, when packed) x ceil(queries / BLOCK_M). The cache's length is not in it.",
 )

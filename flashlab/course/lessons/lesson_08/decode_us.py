@@ -8,7 +8,7 @@ BLOCK, ALL = 35e9, 4480e9  # bytes per second: one block alone, all of the GPU (
 
 
 def spec(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
-    each = min(block_bytes_per_s, gpu_bytes_per_s / blocks)  # what one block gets: its own pace, or its share of the GPU's
+    each = min(block_bytes_per_s, gpu_bytes_per_s / blocks)  # one block's: its own pace, or its share
     reading = max(kv_bytes / blocks / each for _block in range(blocks))
     computing = flop / blocks * max(1, blocks / sms) / sm_flop_per_s  # an SM does the FLOP of its blocks in turn
     return 1e6 * max(reading, computing)
@@ -63,6 +63,11 @@ def share_of_the_sms(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_p
     return 1e6 * max(kv_bytes / (gpu_bytes_per_s * busy / sms), flop / (busy * sm_flop_per_s))
 
 
+def one_block_an_sm(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
+    busy = min(blocks, sms)
+    return 1e6 * max(kv_bytes / min(busy * block_bytes_per_s, gpu_bytes_per_s), flop / (busy * sm_flop_per_s))
+
+
 def every_block_reads_all(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
     reading = kv_bytes / min(block_bytes_per_s, gpu_bytes_per_s / blocks)
     return 1e6 * max(reading, flop / (min(blocks, sms) * sm_flop_per_s))
@@ -82,9 +87,12 @@ def in_seconds(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, 
     return solution(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s) / 1e6
 
 
-def _case(name, kv_bytes, flop, blocks):
-    label = f"{name}: {kv_bytes / 1e9:.2f} GB, {flop / 1e9:.1f} GFLOP, {blocks} blocks on {H200.sms} SMs"
-    return Case(label, (kv_bytes, flop, blocks, H200.sms, BLOCK, ALL, H200.dense_16bit_flops / H200.sms))
+def _case(name, kv_bytes, flop, blocks, block=BLOCK):
+    label = (
+        f"{name}: {kv_bytes / 1e9:.2f} GB, {flop / 1e9:.1f} GFLOP, {blocks} blocks of {block / 1e9:g} GB/s on "
+        f"{H200.sms} SMs"
+    )
+    return Case(label, (kv_bytes, flop, blocks, H200.sms, block, ALL, H200.dense_16bit_flops / H200.sms))
 
 
 def _few():
@@ -102,6 +110,10 @@ def _full():
     return [_case("batch 64, 4096 keys", 2**30, 4.3e9, 512), _case("batch 128, 1024 keys", 2**29, 2.1e9, 1024)]
 
 
+def _small_blocks():
+    return [_case("lesson 00's kernel", 2**30, 4.3e9, blocks, 10.5e9) for blocks in (264, 512)]
+
+
 def _arithmetic():
     return [
         _case("a chunk of many queries, 8 blocks", 2**24, 4e12, 8),
@@ -116,23 +128,26 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "The spec looks at one block. Look at all of them: which rate do `blocks` blocks reach together, and where does it end?",
-        "Reading: kv_bytes over the smaller of blocks * block_bytes_per_s and gpu_bytes_per_s. Each block reads its own part, "
-        "all at the same time.",
-        "Computing: flop over the SMs at work, min(blocks, sms), times sm_flop_per_s. Both go on at once: take the longer.",
+        "The spec looks at one block. Look at all of them: which rate do `blocks` blocks reach together, and where "
+        "does it end?",
+        "Reading: kv_bytes over the smaller of blocks * block_bytes_per_s and gpu_bytes_per_s. Each block reads its "
+        "own part, all at the same time.",
+        "Computing: flop over the SMs at work, min(blocks, sms), times sm_flop_per_s. Both go on at once: take the "
+        "longer.",
         "1e6 microseconds are a second.",
     ),
     sub_checks=(
         SubCheck("few blocks: each at its own pace", cases=_few),
         SubCheck("half of the GPU", cases=_half),
         SubCheck("many blocks: the memory's pace", cases=_full),
+        SubCheck("blocks that read slowly, several on an SM", cases=_small_blocks),
         SubCheck("where arithmetic takes longer", cases=_arithmetic),
     ),
     mistakes=(
         Mistake(
             a_full_gpu,
-            "This is the time on a full GPU, whatever the grid. It is what one expects of a datasheet, and 16 times too short "
-            "for 8 blocks.",
+            "This is the time on a full GPU, whatever the grid. It is what one expects of a datasheet, and 16 times "
+            "too short for 8 blocks.",
             "Where does `blocks` appear in your function?",
         ),
         Mistake(
@@ -142,8 +157,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             one_after_the_other,
-            "Reading and computing are added. They go on at the same time, some warps waiting while others compute, so the "
-            "longer one decides.",
+            "Reading and computing are added. They go on at the same time, some warps waiting while others compute, "
+            "so the longer one decides.",
             "What did the roofline of lesson 00 do with its two limits?",
         ),
         Mistake(
@@ -158,9 +173,15 @@ EXERCISE = Exercise(
         ),
         Mistake(
             share_of_the_sms,
-            "Here 8 of 132 SMs get 8/132 of the bandwidth, and 132 blocks all of it. That is not measured but assumed: what a "
-            "block pulls by itself is given, and 128 of them are enough here.",
+            "Here 8 of 132 SMs get 8/132 of the bandwidth, and 132 blocks all of it. That is not measured but "
+            "assumed: what a block pulls by itself is given, and 128 of them are enough here.",
             "Which of the arguments says what one block reads by itself?",
+        ),
+        Mistake(
+            one_block_an_sm,
+            "No more blocks than SMs read here. An SM holds several blocks, and while one waits another reads: "
+            "lesson 00's 264 blocks read nearly twice what 132 do.",
+            "Which of the two terms has a limit that goes by SMs?",
         ),
         Mistake(
             every_block_reads_all,
@@ -183,5 +204,5 @@ EXERCISE = Exercise(
             "What is 1e6 for?",
         ),
     ),
-    keep="Time = max(bytes / min(blocks x block rate, GPU rate), FLOP / SMs at work): few blocks make the first term long.",
+    keep="Time = max(bytes / min(blocks x block rate, GPU rate), FLOP / SMs at work): few blocks make it long.",
 )

@@ -15,7 +15,7 @@ def spec(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, elemen
 
 
 def stub(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
-    """The largest batch whose caches of `tokens` tokens each fit beside the weights (bytes): an integer, 0 if none does.
+    """The largest batch whose caches, of `tokens` tokens each, fit beside the weights (bytes). An integer; 0 if none.
 
     Only `share` of the memory may be used. No loop.
     """
@@ -23,7 +23,7 @@ def stub(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, elemen
 
 
 def solution(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
-    """The largest batch whose caches of `tokens` tokens each fit beside the weights (bytes): an integer, 0 if none does.
+    """The largest batch whose caches, of `tokens` tokens each, fit beside the weights (bytes). An integer; 0 if none.
 
     Only `share` of the memory may be used. No loop.
     """
@@ -58,6 +58,16 @@ def weights_in_every_sequence(memory_mib, share, weights, layers, heads_q, heads
 def megabytes(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
     room = int(memory_mib * 10**6 * share) - weights
     return max(0, room // (2 * layers * heads_kv * head_dim * element_bytes * tokens))
+
+
+def kilobytes(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
+    room = int(memory_mib * 2**10 * share) - weights
+    return max(0, room // (2 * layers * heads_kv * head_dim * element_bytes * tokens))
+
+
+def not_whole(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
+    room = int(memory_mib * 2**20 * share) - weights
+    return max(0, room / (2 * layers * heads_kv * head_dim * element_bytes * tokens))
 
 
 def share_of_the_rest(memory_mib, share, weights, layers, heads_q, heads_kv, head_dim, element_bytes, tokens):
@@ -126,10 +136,11 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Two steps: the bytes that are left for caches, and the bytes of one sequence's cache. The batch is how often the second "
-        "goes into the first.",
+        "Two steps: the bytes that are left for caches, and the bytes of one sequence's cache. The batch is how "
+        "often the second goes into the first.",
         "Left: memory_mib * 2**20 bytes, of which `share` may be used, less the weights, once for the whole batch.",
-        "One token keeps K and V in every layer: 2 * layers * heads_kv * head_dim elements. Times element_bytes, times tokens.",
+        "One token keeps K and V in every layer: 2 * layers * heads_kv * head_dim elements. Times element_bytes, "
+        "times tokens.",
         "A part of a sequence is of no use: //. And less than nothing left is a batch of 0.",
     ),
     sub_checks=(
@@ -171,8 +182,19 @@ EXERCISE = Exercise(
             "How many bytes are 143,771 MiB?",
         ),
         Mistake(
+            kilobytes,
+            "Nothing fits: a MiB is taken for 1024 bytes, and the weights alone are then more than the memory.",
+            "How many bytes has a MiB?",
+        ),
+        Mistake(
+            not_whole,
+            "A fraction of a sequence is counted: / where // is wanted.",
+            "If 6.96 sequences fit, how many can run?",
+        ),
+        Mistake(
             share_of_the_rest,
-            "The share is taken of what the weights leave. It is a share of the whole memory; the weights come out of it.",
+            "The share is taken of what the weights leave. It is a share of the whole memory; the weights come out "
+            "of it.",
             "In which order does the spec multiply and subtract?",
         ),
         Mistake(
@@ -197,10 +219,11 @@ EXERCISE = Exercise(
         ),
         Mistake(
             lengths_multiplied,
-            "This is 4 x n x m x h, with n tokens of input and m of output: a formula that is going around. The two lengths are "
-            "multiplied there, and layers are missing. A cache grows in step with its tokens, n + m of them, not with their square.",
+            "This is 4 x n x m x h, with n tokens of input and m of output: a formula that is going around. The two "
+            "lengths are multiplied there, and layers are missing. A cache grows in step with its tokens, n + m of "
+            "them, not with their square.",
             "What happens to the spec's cache when tokens doubles, and to yours?",
         ),
     ),
-    keep="Batch = (memory x share - weights) // (2 x layers x heads_kv x head_dim x bytes x tokens): long contexts, few sequences.",
+    keep="Batch = (memory x share - weights) // (2 x layers x heads_kv x head_dim x bytes x tokens).",
 )

@@ -1,5 +1,6 @@
 """What an H200 did, read from the package's records: reading by few blocks, splits, and decode steps without splits."""
 
+import itertools
 import math
 from functools import cache
 
@@ -16,8 +17,8 @@ def when(kind: str = "decode") -> str:
     record = _record(kind)
     machine, commit = record["machine"], record["package"]["commit"][:7]
     return (
-        f"one {machine['gpu']}, {record['date'][:10]}, commit {commit}, driver {machine['driver']}, torch {machine['torch']}, "
-        f"triton {machine['triton']}"
+        f"one {machine['gpu']}, {record['date'][:10]}, commit {commit}, driver {machine['driver']}, torch "
+        f"{machine['torch']}, triton {machine['triton']}"
     )
 
 
@@ -46,7 +47,7 @@ def read_rate(blocks: int) -> float:
     points = list(underfill().items())
     if blocks >= points[-1][0]:
         return points[-1][1]
-    (x0, y0), (x1, y1) = next(pair for pair in zip(points, points[1:], strict=False) if pair[0][0] <= blocks <= pair[1][0])
+    (x0, y0), (x1, y1) = next((a, b) for a, b in itertools.pairwise(points) if a[0] <= blocks <= b[0])
     part = math.log(blocks / x0) / math.log(x1 / x0)
     return y0 * (y1 / y0) ** part
 

@@ -106,7 +106,8 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             more_than_all,
-            "A share above 1: blocks beyond the number of SMs are counted as if there were more SMs. They wait, or share one.",
+            "A share above 1: blocks beyond the number of SMs are counted as if there were more SMs. They wait, or "
+            "share one.",
             "How many SMs can be at work at most, whatever the grid?",
         ),
         Mistake(
@@ -121,19 +122,20 @@ EXERCISE = Exercise(
         ),
         Mistake(
             packed_by_group,
-            "The packed launch is counted with heads_q / heads_kv, the rows in a tile. Blocks are what is left outside: the "
-            "kv heads.",
+            "The packed launch is counted with heads_q / heads_kv, the rows in a tile. Blocks are what is left "
+            "outside: the kv heads.",
             "32 query heads on 8 kv heads: how many tiles are there, and how many rows has each?",
         ),
         Mistake(
             the_wrong_way_round,
-            "The last two are swapped: the unpacked launch has a block for each query head, the packed one for each kv head.",
+            "The last two are swapped: the unpacked launch has a block for each query head, the packed one for each "
+            "kv head.",
             "Which of the two launches has more blocks?",
         ),
         Mistake(
             by_waves,
-            "This is how full the waves are on average. A last wave that is not full does count there; here the question is "
-            "which SMs get any block at all.",
+            "This is how full the waves are on average. A last wave that is not full does count there; here the "
+            "question is which SMs get any block at all.",
             "With 136 blocks on 132 SMs, which SM has nothing to do from the start?",
         ),
         Mistake(
@@ -147,5 +149,5 @@ EXERCISE = Exercise(
             "What is 8 // 108?",
         ),
     ),
-    keep="1 block of 108 is 0.93%, 32 are 29.6%, 8 are 7.4%: ask which blocks a kernel launches before believing a share.",
+    keep="1 block of 108 is 0.93%, 32 are 29.6%, 8 are 7.4%: ask which blocks a kernel launches first.",
 )

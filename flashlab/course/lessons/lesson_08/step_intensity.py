@@ -51,6 +51,15 @@ def batch_shares_the_cache(batch, heads_q, heads_kv, seqlen_k, head_dim, element
     return flop / ((2 * heads_kv * seqlen_k * head_dim + 2 * batch * heads_q * head_dim) * element_bytes)
 
 
+def flop_of_one_sequence(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    return solution(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes) / batch
+
+
+def q_without_o(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    flop = 4 * batch * heads_q * seqlen_k * head_dim
+    return flop / ((2 * batch * heads_kv * seqlen_k * head_dim + batch * heads_q * head_dim) * element_bytes)
+
+
 def width_forgotten(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
     return solution(batch, heads_q, heads_kv, seqlen_k, head_dim, 1)
 
@@ -86,7 +95,7 @@ def _batch():
 
 
 def _formats():
-    return [_case(1, 32, 8, 131072, 128, 1), _case(2, 32, 8, 4096, 64, 4)]
+    return [_case(1, 32, 8, 131072, 128, 1), _case(3, 32, 8, 4096, 64, 4)]
 
 
 def _short():
@@ -100,8 +109,8 @@ EXERCISE = Exercise(
     stub=stub,
     solution=solution,
     hints=(
-        "Numerator: every query head multiplies its row with all keys and its weights with all values. Two products, and a "
-        "multiply-add is two FLOP.",
+        "Numerator: every query head multiplies its row with all keys and its weights with all values. Two products, "
+        "and a multiply-add is two FLOP.",
         "Denominator: K and V have heads_kv heads, q and o have heads_q and one token. Each is moved once.",
         "flop = 4 * batch * heads_q * seqlen_k * head_dim; elements = 2 * batch * heads_kv * seqlen_k * head_dim + "
         "2 * batch * heads_q * head_dim.",
@@ -121,13 +130,14 @@ EXERCISE = Exercise(
         ),
         Mistake(
             one_product,
-            "Half of the work: there are two products, q with K and the probabilities with V, and a multiply-add counts as two "
-            "FLOP in each.",
+            "Half of the work: there are two products, q with K and the probabilities with V, and a multiply-add "
+            "counts as two FLOP in each.",
             "2 x 2 = 4: which of the two twos is missing?",
         ),
         Mistake(
             k_and_v_for_every_query_head,
-            "K and V are counted once for every query head. Packed, the query heads of a group use the tile that is on the chip.",
+            "K and V are counted once for every query head. Packed, the query heads of a group use the tile that is "
+            "on the chip.",
             "How many heads does the cache have?",
         ),
         Mistake(
@@ -137,9 +147,19 @@ EXERCISE = Exercise(
         ),
         Mistake(
             batch_shares_the_cache,
-            "The batch is in the FLOP but not in the bytes, as if all sequences shared one cache. That is true of weights; each "
-            "sequence has K and V of its own.",
+            "The batch is in the FLOP but not in the bytes, as if all sequences shared one cache. That is true of "
+            "weights; each sequence has K and V of its own.",
             "Whose keys does sequence 2 attend to?",
+        ),
+        Mistake(
+            flop_of_one_sequence,
+            "The batch is in the bytes but not in the FLOP: all sequences are read for the work of one.",
+            "What happens to both numbers when batch doubles?",
+        ),
+        Mistake(
+            q_without_o,
+            "Almost: either q or o is missing. One is read, the other written, and they are of the same size.",
+            "How many of the four tensors do you count?",
         ),
         Mistake(
             width_forgotten,
@@ -148,13 +168,14 @@ EXERCISE = Exercise(
         ),
         Mistake(
             keys_and_values_alone,
-            "Right for a long cache: 2 x group / element_bytes. With 8 keys q and o are as large as K and V, and count.",
+            "Right for a long cache: 2 x group / element_bytes. With 8 keys q and o are as large as K and V, and "
+            "count.",
             "How many bytes are q and o when the cache holds 8 tokens?",
         ),
         Mistake(
             scores_written,
-            "Scores and probabilities are moved here, as in the naive algorithm. They stay on the chip (and are small beside K "
-            "and V when there is one query).",
+            "Scores and probabilities are moved here, as in the naive algorithm. They stay on the chip (and are "
+            "small beside K and V when there is one query).",
             "Which tensors does the docstring list?",
         ),
     ),
