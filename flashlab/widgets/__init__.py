@@ -5,6 +5,11 @@ import importlib
 _HOME = {
     "SoftmaxScrubber": "softmax_scrubber",
     "TileWalk": "tile_walk",
+    "SMGrid": "sm_grid",
+    "OccupancyScope": "occupancy",
+    "KVPlanner": "kv_planner",
+    "OffloadRace": "offload_race",
+    "link": "explorable",
 }
 
 __all__ = list(_HOME)

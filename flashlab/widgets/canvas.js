@@ -3,6 +3,21 @@
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 
+const EDGE = 6; // pixels between words and the panel's edge, at least
+const SAMPLE = "Largest batch at this context: 264 blocks, 34.36 GB";
+const EM_A_LETTER = 0.465; // of the sample in the font that scenes are laid out with: DejaVu Sans, as figure.py scales it
+
+let scale = 0;
+
+// Below 1 where this machine's font runs wider than scenes are laid out for.
+function narrow(ctx) {
+  if (!scale) {
+    ctx.font = `100px ${FONT}`;
+    scale = Math.min(1, (100 * EM_A_LETTER * SAMPLE.length) / ctx.measureText(SAMPLE).width);
+  }
+  return scale;
+}
+
 const DRAW = {
   rect(ctx, s) {
     ctx.beginPath();
@@ -20,13 +35,45 @@ const DRAW = {
     ctx.stroke();
     ctx.setLineDash([]);
   },
-  text(ctx, s) {
-    ctx.font = `${s.bold ? "600 " : ""}${s.size}px ${FONT}`;
+  text(ctx, s, width) {
+    ctx.font = `${s.bold ? "600 " : ""}${s.size * narrow(ctx)}px ${FONT}`;
     ctx.textAlign = { start: "left", middle: "center", end: "right" }[s.anchor];
     ctx.fillStyle = s.fill;
-    ctx.fillText(s.text, s.x, s.y);
+    ctx.fillText(s.text, s.x, s.y, { start: width - s.x, middle: 2 * Math.min(s.x, width - s.x), end: s.x }[s.anchor] - EDGE);
+  },
+  cells(ctx, s) {
+    for (let i = 0; i < s.codes.length; i++) {
+      ctx.fillStyle = s.colours[s.codes[i]];
+      ctx.fillRect(s.x + (i % s.columns) * s.step, s.y + Math.floor(i / s.columns) * s.step, s.width, s.height);
+    }
+  },
+  path(ctx, s) {
+    ctx.beginPath();
+    for (let i = 0; i < s.points.length; i += 2) ctx.lineTo(s.points[i], s.points[i + 1]);
+    ctx.strokeStyle = s.stroke;
+    ctx.lineWidth = s.line;
+    ctx.lineJoin = "round";
+    ctx.stroke();
+  },
+  mark(ctx, s) {
+    const r = s.size;
+    ctx.beginPath();
+    if (s.shape === "circle") ctx.arc(s.x, s.y, r, 0, 2 * Math.PI);
+    else if (s.shape === "square") ctx.rect(s.x - r, s.y - r, 2 * r, 2 * r);
+    else for (const [dx, dy] of [[1.2 * r, 0], [0, 1.2 * r], [-1.2 * r, 0], [0, -1.2 * r]]) ctx.lineTo(s.x + dx, s.y + dy);
+    ctx.closePath();
+    if (s.fill) { ctx.fillStyle = s.fill; ctx.fill(); }
+    if (s.stroke) { ctx.strokeStyle = s.stroke; ctx.lineWidth = s.line; ctx.stroke(); }
   },
 };
+
+// JupyterLab in command mode takes arrows and letters for itself ("d d" deletes the cell) unless the very element that has
+// the focus says no.
+function keepKeys(el, tries = 60) {
+  const widget = el.closest(".widget-vbox");
+  if (widget) widget.addEventListener("focusin", (event) => event.target.setAttribute("data-lm-suppress-shortcuts", "true"));
+  else if (tries) requestAnimationFrame(() => keepKeys(el, tries - 1));
+}
 
 function render({ model, el }) {
   const canvas = document.createElement("canvas");
@@ -50,7 +97,7 @@ function render({ model, el }) {
     ctx.scale(ratio, ratio);
     ctx.fillStyle = panel;
     ctx.fillRect(0, 0, width, height);
-    for (const shape of shapes) DRAW[shape.kind](ctx, shape);
+    for (const shape of shapes) DRAW[shape.kind](ctx, shape, width);
     canvas.setAttribute("aria-label", summary);
     words.textContent = summary;
     seq += 1;
@@ -59,6 +106,7 @@ function render({ model, el }) {
 
   model.on("change:scene", redraw);
   redraw();
+  keepKeys(el);
   return () => model.off("change:scene", redraw);
 }
 

@@ -2,46 +2,21 @@
 
 State is a frozen dataclass of plain Python values that raises ValueError for what it cannot show. A subclass of
 Explorable names its picture and its controls, and gets redrawing, ``figure`` and a text summary. One trait, ``state``,
-carries everything: observe it to link widgets.
+carries everything; ``link`` lets widgets follow each other through it.
 """
 
-from dataclasses import dataclass, replace
+from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 import anywidget
 import ipywidgets
 import traitlets
 
-from flashlab.widgets import style
+from flashlab.widgets import live, style
+from flashlab.widgets.controls import WIDTH, put
 from flashlab.widgets.figure import draw
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """Base of a state one steps through: a subclass has ``steps``, and ``step`` runs from 0 to it."""
-
-    step: int = 0
-
-    @property
-    def steps(self) -> int:
-        raise NotImplementedError
-
-    def check_step(self) -> None:
-        require(0 <= self.step <= self.steps, "step", self.step, f"from 0 to {self.steps}")
-
-
-def require(condition: bool, name: str, value, allowed: str) -> None:
-    """Raise ValueError naming the field, what it got and what is allowed."""
-    if not condition:
-        raise ValueError(f"{name} is {value!r}: allowed is {allowed}")
-
-
-def revise(state, **changes):
-    """The state with some fields changed. A step past the new end falls back to the end, unless it was asked for."""
-    if "step" in changes or not isinstance(state, Stepped):
-        return replace(state, **changes)
-    fresh = replace(state, step=0, **changes)
-    return replace(fresh, step=min(state.step, fresh.steps))
+from flashlab.widgets.state import require, revise
 
 
 class Canvas(anywidget.AnyWidget):
@@ -61,14 +36,23 @@ class Explorable(ipywidgets.VBox):
 
     State = None  # the dataclass
     picture = None  # staticmethod: State -> Scene
+    columns = 2  # of controls
+    hands = {}  # the name of another widget -> function(State) giving the fields it takes over
     state = traitlets.Any()
 
     def __init__(self, **state):
         self._canvas = Canvas()
+        self._message = ipywidgets.HTML(layout={"display": "none"})
         self._showing = False
         first = self.State(**state)
         self.controls = self.make_controls(first)
-        super().__init__(children=[*self.controls.values(), self._canvas])
+        columns = f"repeat({self.columns}, minmax(0, 1fr))"  # as wide as the picture, narrower where the page is
+        grid = {"grid_template_columns": columns, "width": "100%", "max_width": f"{WIDTH}px"}
+        texts = [control for control in self.controls.values() if isinstance(control, ipywidgets.Textarea)]
+        panel = ipywidgets.GridBox([c for c in self.controls.values() if c not in texts], layout=grid)
+        if hasattr(self, "measure") and live.here():
+            texts.append(self._measure_button())
+        super().__init__(children=[panel, *texts, self._message, self._canvas])
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self.state = first
@@ -81,11 +65,30 @@ class Explorable(ipywidgets.VBox):
         for name, control in self.controls.items():
             if name == "step":
                 control.max = state.steps
-            control.value = getattr(state, name)
+            put(control, getattr(state, name))
 
     def update(self, **changes) -> None:
         """Change some fields of the state and redraw. Raises ValueError, and changes nothing, for what cannot be."""
         self.state = revise(self.state, **changes)
+
+    def hand_to(self, taker: "Explorable") -> None:
+        """From now on the fields that ``taker`` shares with this widget follow it.
+
+        Raises ValueError where the two share nothing. What ``taker`` cannot show, it says below its controls.
+        """
+        name = type(taker).__name__
+        require(name in self.hands, "taker", name, ", ".join(self.hands) or "nothing: this widget hands nothing on")
+
+        def hand(_change=None):
+            try:
+                fields = self.hands[name](self.state)
+            except ValueError as error:
+                taker._say(str(error), role="alert")
+            else:
+                taker._take(fields)
+
+        self.observe(hand, "state")
+        hand()
 
     @property
     def summary(self) -> str:
@@ -104,6 +107,21 @@ class Explorable(ipywidgets.VBox):
         bundle = super()._repr_mimebundle_(**options)
         return bundle | {"text/plain": repr(self)} if bundle else bundle
 
+    def _measure_button(self):
+        """Only beside a GPU: measure on it, and show that too."""
+        button = ipywidgets.Button(description="measure on this GPU", layout={"width": "auto", "align_self": "flex-start"})
+
+        def measure(_button):
+            self._say("Measuring; this takes some seconds.")
+            try:
+                self.measure()
+                self._say("")
+            except (ValueError, RuntimeError) as error:
+                self._say(str(error), role="alert")
+
+        button.on_click(measure)
+        return button
+
     @traitlets.validate("state")
     def _validate(self, proposal):
         if not isinstance(proposal.value, self.State):
@@ -112,21 +130,38 @@ class Explorable(ipywidgets.VBox):
 
     @traitlets.observe("state")
     def _redraw(self, change):
+        self._restore_controls()
+        self._say("")
+        self._canvas.scene = {"panel": style.PANEL, **type(self).picture(self.state).as_dict()}
+
+    def _restore_controls(self):
         self._showing = True
         try:
             self.show_controls(self.state)
         finally:
             self._showing = False
-        self._canvas.scene = {"panel": style.PANEL, **type(self).picture(self.state).as_dict()}
 
     def _moved(self, name, value):
         if not self._showing:
-            self.update(**{name: value})
+            self._take({name: value})
+
+    def _take(self, changes):
+        """An update from a control or another widget: what cannot be is said, not raised, and the picture stays."""
+        try:
+            self.update(**changes)
+            self._restore_controls()  # what was asked may have come to something else
+            self._say("")
+        except ValueError as error:
+            if not any(isinstance(self.controls.get(name), ipywidgets.Textarea) for name in changes):
+                self._restore_controls()
+            self._say(str(error), role="alert")
+
+    def _say(self, words, role="status"):
+        self._message.value = f'<div role="{role}" style="line-height:1.4">{escape(words)}</div>' if words else ""
+        self._message.layout.display = None if words else "none"
 
 
-def slider(state, name: str, label: str, low: int, high: int, **options) -> ipywidgets.IntSlider:
-    """An integer slider for a field; arrow keys and Page Up and Down move it."""
-    return ipywidgets.IntSlider(
-        value=getattr(state, name), min=low, max=high, description=label,
-        style={"description_width": "9em"}, layout={"width": "30em"}, **options,
-    )  # fmt: skip
+def link(*widgets: Explorable) -> None:
+    """Each hands on to the next: ``link(planner, grid, occupancy)``. Raises ValueError where two share nothing."""
+    for giver, taker in pairwise(widgets):
+        giver.hand_to(taker)

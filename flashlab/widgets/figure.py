@@ -1,11 +1,13 @@
 """A Scene drawn by matplotlib, without pyplot: no figure is kept, and a notebook shows it as the cell's result."""
 
+import math
 from io import BytesIO
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, Polygon, Rectangle
 
 from flashlab.widgets import style
 
@@ -71,4 +73,29 @@ def _text(axes, s, order):
               parse_math=False)  # fmt: skip
 
 
-_DRAW = {"rect": _rect, "line": _line, "text": _text}
+def _cells(axes, s, order):
+    boxes = [
+        Rectangle((s["x"] + i % s["columns"] * s["step"], s["y"] + i // s["columns"] * s["step"]), s["width"], s["height"])
+        for i in range(len(s["codes"]))
+    ]
+    colours = [s["colours"][int(code)] for code in s["codes"]]
+    axes.add_collection(PatchCollection(boxes, facecolor=colours, edgecolor="none", zorder=order))
+
+
+def _path(axes, s, order):
+    xs, ys = s["points"][::2], s["points"][1::2]
+    axes.add_line(Line2D(xs, ys, color=s["stroke"], linewidth=s["line"] * POINTS_A_PIXEL, zorder=order))
+
+
+def _mark(axes, s, order):
+    a = math.pi / 4 if s["shape"] == "square" else 0
+    corners, reach = (48, s["size"]) if s["shape"] == "circle" else (4, s["size"] * (2**0.5 if a else 1.2))
+    points = [
+        (s["x"] + reach * math.cos(a + k * 2 * math.pi / corners), s["y"] + reach * math.sin(a + k * 2 * math.pi / corners))
+        for k in range(corners)
+    ]
+    look = {"facecolor": s["fill"] or "none", "edgecolor": s["stroke"] or "none"}
+    axes.add_patch(Polygon(points, closed=True, linewidth=s["line"] * POINTS_A_PIXEL, **look)).set_zorder(order)
+
+
+_DRAW = {"rect": _rect, "line": _line, "text": _text, "cells": _cells, "path": _path, "mark": _mark}

@@ -12,25 +12,37 @@ import torch
 
 from flashlab.reference import online
 from flashlab.widgets import style
-from flashlab.widgets.explorable import Explorable, Stepped, require, slider
+from flashlab.widgets.controls import menu, slider
+from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
+from flashlab.widgets.state import Stepped, require
 from flashlab.widgets.style import number
 
 SCORES = (0.5, 1.2, -0.3, 0.8, 0.1, 2.4, 1.0, -0.6, 1.9, 0.3, -1.0, 1.4, 0.7, 3.1, 2.2, -0.2)
 VALUES = (1.0, 2.0, -1.0, 0.5, 3.0, 1.5, -2.0, 0.0, 1.0, -0.5, 2.0, 1.0, -1.0, 2.5, 0.5, 1.0)
+ROWS = {"as they come": SCORES, "rising": tuple(sorted(SCORES)), "largest first": tuple(sorted(SCORES, reverse=True))}
+OWN = "your own"
 LONGEST = 32
 
 
 @dataclass(frozen=True)
 class Scrub(Stepped):
-    """State: scores and values, one number a key, 2 to 32 of them; keys to a tile; tiles taken in."""
+    """State: scores and values, one number a key, 2 to 32 of them; keys to a tile; tiles taken in.
+
+    row names the scores: one of ROWS in place of scores, or "your own".
+    """
 
     scores: tuple[float, ...] = SCORES
     values: tuple[float, ...] = ()  # a choice of its own unless given
     block_n: int = 4
+    row: str = "as they come"
 
     def __post_init__(self):
-        object.__setattr__(self, "scores", tuple(map(float, self.scores)))
+        require(self.row in (*ROWS, OWN), "row", self.row, ", ".join((*ROWS, OWN)))
+        scores = tuple(map(float, self.scores))
+        scores = ROWS.get(self.row, scores) if scores == SCORES else scores
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "row", next((name for name, known in ROWS.items() if known == scores), OWN))
         n = len(self.scores)
         object.__setattr__(self, "values", tuple(map(float, self.values)) or (VALUES * 2)[:n])
         require(2 <= n <= LONGEST, "scores", self.scores, f"2 to {LONGEST} numbers")
@@ -39,6 +51,15 @@ class Scrub(Stepped):
         require(all(abs(v) < 1e6 for v in self.values), "values", self.values, "finite numbers below a million")
         require(1 <= self.block_n <= n, "block_n", self.block_n, f"from 1 to {n}")
         self.check_step()
+
+    @classmethod
+    def settle(cls, fields, asked):
+        """A row brings its scores, and keys to a tile and step fall back to what there is of them."""
+        if "row" in asked and "scores" not in asked:
+            scores = ROWS.get(fields["row"], fields["scores"])
+            values = fields["values"] if len(scores) == len(fields["scores"]) else ()
+            fields = fields | {"scores": scores, "values": values}
+        return super().settle(fields, asked)
 
     @property
     def tiles(self) -> int:
@@ -156,7 +177,9 @@ def _scores(scene, state, taken, dividing, found):
         a, b = _extent(state, t)
         if t == taken - 1 and not dividing:
             scene.rect(a - 3, TOP + 2, b - a + 6, FLOOR - TOP + 18, stroke=style.NOW, line=1.5, radius=4)
-        scene.text((a + b) / 2, FLOOR + 14, f"tile {t + 1}", size=style.SMALL, fill=style.MUTED, anchor="middle")
+        if b - a >= 16 or t % 4 == 0:
+            words = f"tile {t + 1}" if b - a >= 44 or t == 0 else str(t + 1)
+            scene.text((a + b) / 2, FLOOR + 14, words, size=style.SMALL, fill=style.MUTED, anchor="middle")
     for j, s in enumerate(state.scores):
         top, height = min(y(s), y(0)), abs(y(s) - y(0))
         scene.rect(x[j] + 2, top, width - 4, height, fill=_colour(state, j, taken, dividing), radius=2)
@@ -164,7 +187,8 @@ def _scores(scene, state, taken, dividing, found):
             across_zero = y(0) + 15 if s >= 0 else y(0) - 6  # away from the bar, where nothing else is
             scene.text(x[j] + width / 2, across_zero, number(s), size=style.SMALL, fill=style.MUTED, anchor="middle")
     scene.line(LEFT, y(0), RIGHT, y(0), stroke=style.MUTED)
-    scene.text(LEFT - 8, y(0) + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
+    if not taken or abs(y(found[taken].m) - y(0)) > 14:  # else m stands there
+        scene.text(LEFT - 8, y(0) + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
     for t in range(taken):
         a, b = _extent(state, t)
         scene.line(a, y(found[t + 1].m), b, y(found[t + 1].m), stroke=style.ACCENT, line=2.5)
@@ -256,4 +280,11 @@ class SoftmaxScrubber(Explorable):
         return {
             "step": slider(state, "step", "step", 0, state.steps),
             "block_n": slider(state, "block_n", "keys to a tile", 1, len(state.scores)),
+            "row": menu(state, "row", "scores", (*ROWS, OWN) if state.row == OWN else tuple(ROWS)),
         }
+
+    def show_controls(self, state):
+        if state.row == OWN and OWN not in self.controls["row"].options:
+            self.controls["row"].options = (*ROWS, OWN)
+        self.controls["block_n"].max = len(state.scores)
+        super().show_controls(state)

@@ -19,6 +19,10 @@ READ = "#0072b2"  # blue
 WRITE = "#d55e00"  # vermillion
 ACCENT = "#d55e00"
 
+PREDICTED = READ  # a line or an open circle: a model's word
+RECORDED = "#d55e00"  # a diamond: measured once, on a GPU and a day that are named
+LIVE = "#009e73"  # a square: measured here, now
+
 HEADLINE, BODY, SMALL = 19, 14, 12
 
 
@@ -34,3 +38,23 @@ def size(n: int) -> str:
     """Bytes for a label with no room: decimal units alone, four digits: 458.8 kB."""
     value, unit = show_bytes(n).split(" (")[0].split()
     return f"{float(value.replace(',', '')):.4g} {unit}"
+
+
+def seconds(s: float) -> str:
+    """``135 µs``, ``1.63 ms``, ``2.4 s``; ``0`` where there is none."""
+    if s == 0:
+        return "0"
+    for unit, scale in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if s >= scale:
+            return f"{number(s / scale)} {unit}"
+    return f"{number(s / 1e-9)} ns"
+
+
+def rate(bytes_per_s: float) -> str:
+    """``55.3 GB/s``."""
+    return f"{number(bytes_per_s / 1e9)} GB/s"
+
+
+def count(n: int, noun: str) -> str:
+    """``1 block``, ``2 blocks``, ``1,056 blocks``."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"

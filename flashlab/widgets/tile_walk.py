@@ -7,16 +7,17 @@ here. A step is one pair of tiles in every program that is running: the clock of
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import ipywidgets
 import torch
 
 from flashlab.reference import tiled
 from flashlab.reference.memory import HBM
 from flashlab.reference.tiling import Tiling
 from flashlab.widgets import style
-from flashlab.widgets.explorable import Explorable, Stepped, require, slider
+from flashlab.widgets.controls import check, menu, slider
+from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
-from flashlab.widgets.style import size
+from flashlab.widgets.state import Stepped, require
+from flashlab.widgets.style import count, number, size
 
 ORDERS = {
     "flash_attention_1": (
@@ -90,10 +91,13 @@ def picture(state: Walk) -> Scene:
     hbm, tiling = record(state), state.tiling
     headline, under = _words(state, hbm)
     moved, whole = hbm.traffic(state.step), hbm.traffic()
-    scene = Scene(960, 520, f"Tile walk{', causal' * state.causal}. {headline} {_bill_in_words(moved, whole)} {under}")
+    why = _why(state, hbm)
+    said = f"Tile walk{', causal' * state.causal}. {headline} {_bill_in_words(moved, whole)} {under} In all, {why}."
+    scene = Scene(960, 520, said)
     scene.headline(headline, under)
     _grid(scene, state, hbm, tiling)
     _bill(scene, moved, whole)
+    scene.text(610, 494, why, size=style.SMALL, fill=style.MUTED)
     return scene
 
 
@@ -104,21 +108,25 @@ def _words(state, hbm):
         under = f"{pairs - len(hbm.visits)} of {pairs} pairs of tiles are masked whole, and skipped."
     if state.step == 0:
         programs = len({access.program for access in hbm.accesses if access.step == 0})
-        work = f"{_count(len(hbm.visits), 'pair')} of tiles in {_count(hbm.steps, 'step')}"
-        return f"{title}: {_count(programs, 'program')}, {work}.", under
+        work = f"{count(len(hbm.visits), 'pair')} of tiles in {count(hbm.steps, 'step')}"
+        return f"{title}: {count(programs, 'program')}, {work}.", under
     at = f"{title}, step {state.step} of {hbm.steps}: "
     now = [visit for visit in hbm.visits if visit.step == state.step - 1]
     doing = [access for access in hbm.accesses if access.step == state.step - 1]
     if now:
-        return at + f"{_count(len(now), 'program')} at work, on a pair of tiles{' each' * (len(now) > 1)}.", under
+        return at + f"{count(len(now), 'program')} at work, on a pair of tiles{' each' * (len(now) > 1)}.", under
     if any(access.direction == "read" for access in doing):
-        return at + f"a second launch merges {_count(state.num_splits, 'partial')} for each row of tiles.", under
+        return at + f"a second launch merges {count(state.num_splits, 'partial')} for each row of tiles.", under
     what = "their partial results" if state.order == "split_kv" else "O and lse"
     return at + f"the last programs write {what}.", under
 
 
-def _count(n, noun):
-    return f"{n} {noun}{'s' * (n != 1)}"
+def _why(state, hbm):
+    """Where the bytes of K come from: how often its tiles are loaded, and how often over that is."""
+    loads = sum(access.kind == "k" for access in hbm.accesses)
+    own = state.seqlen_k * state.head_dim * hbm.element_bytes
+    read = hbm.traffic().reads.get("k", 0)
+    return f"{count(loads, 'load')} of a tile of K: {number(read / own)} × {size(own)} = {size(read)}"
 
 
 LINES = {
@@ -150,7 +158,7 @@ def _grid(scene, state, hbm, tiling):
     width, height = min(WIDTH / columns, 60), min(HEIGHT / rows, 48)
     top = TOP + (HEIGHT - rows * height) / 2
     done = {(visit.q_tile, visit.k_tile): visit.step + 1 for visit in hbm.visits}
-    title = f"tiles of K and V, {_count(state.block_n, 'key')} each"
+    title = f"tiles of K and V, {count(state.block_n, 'key')} each"
     scene.text(LEFT, top - 28, title, size=style.SMALL, fill=style.MUTED)
     for j in range(columns):
         if width >= 24 or j % 4 == 0:
@@ -239,15 +247,11 @@ class TileWalk(Explorable):
 
     def make_controls(self, state):
         return {
-            "order": ipywidgets.Dropdown(
-                options=[(title, order) for order, (title, _) in ORDERS.items()],
-                value=state.order, description="order",
-                style={"description_width": "9em"}, layout={"width": "30em"},
-            ),
-            "causal": ipywidgets.Checkbox(value=state.causal, description="causal", style={"description_width": "9em"}),
+            "order": menu(state, "order", "order", [(title, order) for order, (title, _) in ORDERS.items()]),
+            "causal": check(state, "causal", "causal"),
             "num_splits": slider(state, "num_splits", "splits", 1, len(state.tiling.k_tiles)),
             "step": slider(state, "step", "step", 0, replace(state, step=0).steps),
-        }  # fmt: skip
+        }
 
     def show_controls(self, state):
         self.controls["num_splits"].disabled = state.order != "split_kv"

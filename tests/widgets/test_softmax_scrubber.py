@@ -83,3 +83,21 @@ def test_a_coarser_cut_brings_the_step_back_to_the_end():
 def test_what_cannot_be_shown_is_named(bad, message):
     with pytest.raises(ValueError, match=message):
         SoftmaxScrubber(**bad)
+
+
+def test_a_row_is_a_choice_of_scores():
+    rising, falling = Scrub(row="rising"), Scrub(row="largest first")
+    assert rising.scores == tuple(sorted(Scrub().scores)) and falling.scores == rising.scores[::-1]
+    assert [moment.rescale < 1 for moment in moments(rising.scores, rising.values, 4)[2:]] == [True] * 3
+    assert [moment.rescale < 1 for moment in moments(falling.scores, falling.values, 4)[2:]] == [False] * 3
+    widget = SoftmaxScrubber(step=2)
+    widget.controls["row"].value = "largest first"
+    assert widget.state.scores == falling.scores and "the maximum stands" in widget.summary
+    widget.update(scores=(1.0, 2.0, 3.0), values=(1.0, 1.0, 1.0), block_n=2)
+    assert widget.state.row == widget.controls["row"].value == "your own"
+    assert widget.controls["block_n"].max == 3
+    widget.controls["row"].value = "rising"
+    widget.controls["row"].value = "your own"
+    assert widget.state.row == widget.controls["row"].value == "rising"
+    with pytest.raises(ValueError, match="row is 'falling': allowed is as they come, rising"):
+        Scrub(row="falling")

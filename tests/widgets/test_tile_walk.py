@@ -20,6 +20,9 @@ def test_the_picture_shows_the_record_of_the_loops(order, causal):
     hbm = record(first)
     options = {"num_splits": 4} if order == "split_kv" else {}
     whole = getattr(traffic, order)(100, 150, 8, 16, 32, *options.values(), causal=causal)
+    own, loads = 150 * 8 * 2, sum(access.kind == "k" for access in hbm.accesses)
+    times = f"{style.number(whole.reads['k'] / own)} × {style.size(own)} = {style.size(whole.reads['k'])}"
+    assert f"In all, {loads} loads of a tile of K: {times}." in picture(first).summary
     assert hbm.traffic() == whole
     assert len(hbm.visits) == (35 if not causal else 29)
     for step in range(first.steps + 1):
