@@ -9,8 +9,8 @@ import triton.language as tl
 
 from flashlab.course.interpreter_hooks import listening
 from flashlab.course.lessons.data import normal
+from flashlab.course.lessons.in_triton import moves
 from flashlab.course.spec import Case, Exercise, Mistake, SubCheck
-from flashlab.course.trace import trace
 
 HEAD_DIM = 16
 MARGIN = 1 << 14  # elements that lie before and behind every input, all NaN: what is read there shows
@@ -481,18 +481,11 @@ def _large():
     return [_case(80, 1, 16, 48, 1, 1, False, sharp=400.0)]
 
 
-def _bytes(flash_attention):
-    q, k, v = problem(90, 1, 60, 60, 1, 1)
-    try:
-        t = trace(lambda: flash_attention(q, k, v, True))
-    except ValueError:
-        return "60 x 60, causal: no Triton kernel was launched"
-    if t.outside:
-        return f"60 x 60, causal, tiles of 16 x 16: {t.outside[0]}"
-    needed = (16 + 32 + 48 + 60) * HEAD_DIM * 4
-    for name in ("k", "v"):
-        if t.loaded.get(name, 0) > needed:
-            return f"60 x 60, causal, tiles of 16 x 16: {t.loaded[name]} bytes of {name} were loaded, {needed} are needed"
+def _watched():
+    return "60 x 60, causal, tiles of 16 x 16", (*problem(90, 1, 60, 60, 1, 1), True)
+
+
+WALKED = (16 + 32 + 48 + 60) * HEAD_DIM * 4  # bytes of K that the four programs of that problem need
 
 
 EXERCISE = Exercise(
@@ -525,7 +518,7 @@ EXERCISE = Exercise(
         SubCheck("causal behind a cache", cases=_behind_a_cache),
         SubCheck("rows without keys", cases=_rows_without_keys),
         SubCheck("large scores", cases=_large),
-        SubCheck("no byte too many", test=_bytes),
+        SubCheck("no byte too many", test=moves(_watched, {"k": WALKED, "v": WALKED}, {})),
     ),
     mistakes=(
         Mistake(
