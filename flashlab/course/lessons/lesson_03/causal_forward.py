@@ -126,6 +126,11 @@ def diagonal_tiles_skipped(q, k, v, block_m, block_n):
     return _naive(q, k, v, (j > i + offset) | (j >= end))
 
 
+def only_whole_tiles(q, k, v, block_m, block_n):
+    i, j, offset = _positions(q, k)
+    return _naive(q, k, v, j >= (i // block_m * block_m + offset + 1).clamp(min=0) // block_n * block_n)
+
+
 def rows_without_keys_are_nan(q, k, v, block_m, block_n):
     return _half_guarded(q, k, v, block_m, block_n)
 
@@ -281,6 +286,12 @@ EXERCISE = Exercise(
             diagonal_tiles_skipped,
             "The tile that the diagonal ends in was skipped: the newest keys are missing.",
             "How many tiles do 13 visible keys reach into when BLOCK_N is 4? Do you round up or down?",
+        ),
+        Mistake(
+            only_whole_tiles,
+            "Only the tiles that every row sees whole were visited (full of them, not end): those that the diagonal cuts "
+            "are missing, and each row's newest keys with them.",
+            "causal_tile_bounds gives two numbers. Which of them says where to stop, and what is the other one for?",
         ),
         Mistake(
             rows_without_keys_are_nan,
