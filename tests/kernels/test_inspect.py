@@ -50,3 +50,9 @@ def test_every_kernel_builds(arch):
 def test_bad_requests(request_, message):
     with pytest.raises(ValueError, match=message):
         inspect.inspect(**request_)
+
+
+def test_a_tile_of_ones_own_takes_the_place_of_the_tables():
+    report = inspect.inspect("forward", "sm_90", tile=(128, 64, 4, 2))
+    assert [report.launch[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")] == [128, 64, 4, 2]
+    assert report.threads == 128 and report.spill_bytes > 0
