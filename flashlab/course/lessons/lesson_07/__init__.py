@@ -139,8 +139,8 @@ LESSON = Lesson(
             id="07.prefill",
             question=(
                 "Batch 2, 16 heads, 8192 tokens, head_dim 128, forward, no mask: 4096 FLOP per byte, so no byte is in the way. "
-                "A large matrix product reaches 795 TFLOP/s on that GPU. How many percent of that does this package's kernel "
-                "reach?"
+                f"A large matrix product reaches {recorded.matmul_flop_per_s() / 1e12:.0f} TFLOP/s on that GPU. How many percent "
+                "of that does this package's kernel reach?"
             ),
             unit="percent",
             answer=share_of_matmul,

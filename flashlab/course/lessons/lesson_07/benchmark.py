@@ -110,6 +110,18 @@ def host_clock_hot(gpu, kernel, samples):
     return _clock(gpu, kernel, samples, flush=False)
 
 
+def flushed_afterwards(gpu, kernel, samples):
+    gpu.launch(kernel)
+    pairs = []
+    for _ in range(samples):
+        start = gpu.event()
+        gpu.launch(kernel)
+        pairs.append((start, gpu.event()))
+        gpu.flush()
+    gpu.synchronize()
+    return statistics.median(gpu.elapsed_us(start, end) for start, end in pairs)
+
+
 def a_loop_divided(gpu, kernel, samples):
     gpu.launch(kernel)
     start = gpu.event()
@@ -232,6 +244,12 @@ EXERCISE = Exercise(
             flushed_once,
             "The L2 was emptied once. From the second sample on, the data lie in it again, and the GPU waits for the host.",
             "Is your flush inside the loop?",
+        ),
+        Mistake(
+            flushed_afterwards,
+            "The flush comes after the kernel, so nothing stands before the first sample: it finds the warm-up's data in the L2, "
+            "and a GPU that waits for the host. With few samples the median sees it.",
+            "What is in the queue when your first start event goes in?",
         ),
         Mistake(
             flush_is_timed,

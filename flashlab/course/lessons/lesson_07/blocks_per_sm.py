@@ -66,6 +66,15 @@ def by_threads(threads, registers, shared_memory):
     return _count(threads, registers, shared_memory, whole_warps=False)
 
 
+def warps_rounded_down(threads, registers, shared_memory):
+    return _count(max(32, threads // 32 * 32), registers, shared_memory)
+
+
+def registers_rounded_per_block(threads, registers, shared_memory):
+    by_registers = REGISTERS // (-(-registers * threads // 256) * 256)
+    return min(_count(threads, 1, shared_memory), by_registers)
+
+
 def slots_forgotten(threads, registers, shared_memory):
     return _count(threads, registers, shared_memory, slots=WARPS)
 
@@ -165,6 +174,17 @@ EXERCISE = Exercise(
             by_threads,
             "Threads are counted, and part of a warp as part of a warp. It takes a whole warp's place and registers.",
             "How many warps are 100 threads?",
+        ),
+        Mistake(
+            warps_rounded_down,
+            "The threads past the last whole warp are not counted. They need a warp of their own, with all its registers.",
+            "How many warps are 100 threads: 3, or 4?",
+        ),
+        Mistake(
+            registers_rounded_per_block,
+            "The registers are added up over the whole block and rounded once. They are dealt out warp by warp: each warp's are "
+            "rounded up to 256, and each must fit into one of the 4 parts.",
+            "What does one warp of 100 registers a thread take? How many of those go into 16384?",
         ),
         Mistake(
             slots_forgotten,

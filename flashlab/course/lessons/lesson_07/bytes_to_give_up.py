@@ -73,6 +73,18 @@ def in_steps_of_128(threads, registers, shared_memory):
     return None if answer is None else -(-answer // 128) * 128
 
 
+def share_rounded_up(threads, registers, shared_memory):
+    fit = occupancy(cc="9.0", threads=threads, registers=registers, shared_memory=shared_memory)
+    if _needed(threads, registers, shared_memory) is None:
+        return None
+    return shared_memory - (-(-(SHARED // (fit.blocks_per_sm + 1)) // 128) * 128 - 1024)
+
+
+def in_steps_of_1024(threads, registers, shared_memory):
+    answer = _needed(threads, registers, shared_memory)
+    return None if answer is None else -(-answer // 1024) * 1024
+
+
 def zero_for_none(threads, registers, shared_memory):
     return _needed(threads, registers, shared_memory) or 0
 
@@ -149,6 +161,17 @@ EXERCISE = Exercise(
         Mistake(
             in_steps_of_128,
             "The bytes to give up are rounded to 128. What the block takes is rounded, not the difference.",
+            "With 115713 bytes, is one byte enough?",
+        ),
+        Mistake(
+            share_rounded_up,
+            "A block's share is rounded up to 128: then all of them together take more than the SM has. What a block asks for is "
+            "rounded up; what is left for it, down.",
+            "Seven blocks of your size: is that at most 233472 bytes?",
+        ),
+        Mistake(
+            in_steps_of_1024,
+            "The bytes to give up come in whole kilobytes. The hardware rounds to 128, and only what a block takes.",
             "With 115713 bytes, is one byte enough?",
         ),
         Mistake(

@@ -1,4 +1,4 @@
-"""One decode step on your own GPU, timed in three ways, two of which lie.
+"""One decode step on your own GPU, timed in four ways, three of which lie.
 
 ``python -m flashlab.course.lessons.lesson_07.measure`` prints them.
 """
@@ -23,8 +23,8 @@ def decode_step(tokens: int = TOKENS):
     return lambda: flash_attn_with_kvcache(q, k, v)
 
 
-def three_ways_us(call) -> dict[str, float]:
-    """"host's clock, not waiting", "hot L2" and "flashlab.bench": medians, in microseconds."""
+def four_ways_us(call) -> dict[str, float]:
+    """Microseconds: the first call, and medians by the host's clock without waiting, with the L2 hot, and as the package does it."""
     first = time.perf_counter()
     call()
     torch.cuda.synchronize()
@@ -50,5 +50,5 @@ def three_ways_us(call) -> dict[str, float]:
 
 if __name__ == "__main__":
     print(torch.cuda.get_device_name(), torch.__version__)
-    for way, us in three_ways_us(decode_step()).items():
+    for way, us in four_ways_us(decode_step()).items():
         print(f"{way:30} {us:10.1f} us", flush=True)

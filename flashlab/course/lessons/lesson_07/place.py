@@ -85,6 +85,18 @@ def flop_not_tera(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, pe
     return intensity, reached * 1e12, share
 
 
+def tebi(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth):
+    intensity, reached, share = solution(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth)
+    return intensity, reached * 1e12 / 2**40, share
+
+
+def scores_moved(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth):
+    flop = 4 * batch * heads_q * seqlen_q * seqlen_k * head_dim
+    moved = 2 * (2 * batch * seqlen_q * heads_q * head_dim + 2 * batch * seqlen_k * heads_kv * head_dim)
+    moved += 4 * 2 * batch * heads_q * seqlen_q * seqlen_k
+    return flop / moved, flop / us / 1e6, flop / us * 1e6 / min(peak, flop / moved * bandwidth)
+
+
 def bytes_per_flop(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth):
     intensity, reached, share = solution(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth)
     return 1 / intensity, reached, share
@@ -167,6 +179,16 @@ EXERCISE = Exercise(
         ),
         Mistake(in_percent, "The share is in percent; from 0 to 1 was asked for.", "What is the share of a perfect kernel?"),
         Mistake(flop_not_tera, "This is FLOP/s; TFLOP/s were asked for.", "How many FLOP/s are one TFLOP/s?"),
+        Mistake(
+            tebi,
+            "The rate is divided by 2^40. A TFLOP/s is 10^12 FLOP/s; powers of two are for memory sizes.",
+            "How many FLOP/s does a datasheet mean by 989 TFLOP/s?",
+        ),
+        Mistake(
+            scores_moved,
+            "S and P are written and read in this, as naive attention does it. A fused kernel keeps them on the chip.",
+            "Which four tensors does the docstring name?",
+        ),
         Mistake(bytes_per_flop, "This is bytes per FLOP, the inverse.", "Which is divided by which in FLOP per byte?"),
     ),
     keep="A kernel is good by the roof over its own head: 460 TFLOP/s may be poor, and 17 TFLOP/s perfect.",

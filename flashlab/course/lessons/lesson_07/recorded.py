@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from flashlab.bench import records
 from flashlab.bench.cases import Case
+from flashlab.bench.figures import lines
 
 OURS, CUDNN, FA2, FLEX = "flashlab", "torch-cudnn", "torch-flash", "torch-flex"
 PEERS = {OURS: "flashlab", CUDNN: "cuDNN", FA2: "FlashAttention-2", FLEX: "FlexAttention"}
 ONE_LAUNCH = (16, 8192)  # batch and keys of a decode step that one kernel does
 
-# docs/kernels-notes.md, B4 H16 S4096 D128, TFLOP/s of the forward, full and causal.
-THREE_LOOPS, TWO_LOOPS, TWO_BLOCKS_AN_SM = (471, 404), (501, 466), (507, 483)
+# docs/kernels-notes.md, B4 H16 S4096 D128, causal, TFLOP/s of the forward: each form has all that the one before it has.
+THREE_LOOPS, FOUR_HEADS_TOGETHER, TWO_LOOPS, TWO_BLOCKS_AN_SM = 404, 429, 466, 483
+# ... and in percent, what was written down before each of the last three ran.
+FOUR_HEADS_PREDICTED, TWO_LOOPS_PREDICTED, TWO_BLOCKS_PREDICTED = 5, 4, 0
 # ... and milliseconds of dK/dV, causal: predicted for the change from three loops to two, and measured.
 DKDV_BEFORE, DKDV_PREDICTED, DKDV_AFTER = 1.47, 1.2, 1.10
 
@@ -135,3 +138,23 @@ def prefill(batch: int, seqlen: int, causal: bool = False) -> Point:
     wanted = dict(batch=batch, heads_q=16, seqlen_q=seqlen, head_dim=128, causal=causal)
     (point,) = [p for p in points("prefill") if all(getattr(p.case, name) == value for name, value in wanted.items())]
     return point
+
+
+def losses(kind: str) -> dict[str, tuple[str, float]]:
+    """Shapes of a kind where a rival is faster, called one by one: shape -> (who is fastest, our share of its speed)."""
+    record, found = _record(kind), {}
+    for ours in lines(record):
+        if ours.peer == OURS and ours.mode == "eager" and (ours.to_best_rival or 1.0) < 1.0:
+            rivals = [x for x in lines(record) if x.case == ours.case and x.mode == "eager" and x.role == "rival" and x.rate]
+            found[ours.case.label] = max(rivals, key=lambda rival: rival.rate).title, ours.to_best_rival
+    return found
+
+
+def fp8_gain() -> dict[str, float]:
+    """Decode steps over a cache in fp8: shape -> how many times as fast as over the same cache in bf16."""
+    found = {}
+    for result in _record("decode")["results"]:
+        times = {e["peer"]: e["time"]["median_s"] for e in result["entries"] if e["mode"] == "eager" and e["status"] == "ok"}
+        if result["case"]["cache"] == "fp8":
+            found[Case(**result["case"]).label] = times["flashlab-bf16"] / times[OURS]
+    return found
