@@ -69,7 +69,7 @@ for step in recorded.decode_steps():
 #
 # ## A GPU to practise on
 #
-# You may have no GPU, so here is a **model** of one (`lesson_07/model_gpu.py`, 120 lines). It has a queue, two clocks and an
+# You may have no GPU, so here is a **model** of one (`lesson_07/model_gpu.py`). It has a queue, two clocks and an
 # L2. It compiles a kernel at its first launch, as Triton does. And it knows what a kernel really takes, which no real GPU
 # tells. Which of its numbers are an H200's?
 
@@ -409,7 +409,7 @@ for kind in ("prefill", "train", "decode"):
 #
 # ## What measuring taught us
 #
-# `docs/kernels-notes.md` has every prediction that was written down before its run. Three of them:
+# `docs/kernels-notes.md` and `docs/decode-notes.md` keep what was predicted before a run beside what it gave. Three of them:
 
 # %%
 pictures.ladder()
@@ -427,7 +427,7 @@ print(f"forward, causal: {' -> '.join(map(str, steps))} TFLOP/s, that is {', '.j
 #   A block's softmax and products do not overlap in Triton. Two blocks on one SM overlap each other. **That** is what
 #   occupancy bought there.
 # - *Predicted: a decode call costs the host 18 to 22 us.* With one launch 21, with two 40, called in a plain loop
-#   (`docs/decode-notes.md`). The table at the top says 28 and 48, timed inside the benchmark. Under a CUDA graph, 4.
+#   (decode-notes). The table at the top says 28 and 48, timed inside the benchmark. Under a CUDA graph, 4.
 #
 # ## The package's own benchmark
 #
