@@ -38,7 +38,7 @@ def listening(listener, guard: bool = False):
     and ``launched(grid)`` after the last program.
 
     ``guard``: lanes outside their tensor touch nothing. Such a load gives NaN (-1 of an integer), such a store is
-    dropped.
+    dropped. Lanes that are masked off in a load without ``other`` get NaN as well: a GPU promises nothing there.
     """
     from flashlab.kernels import backend
 
@@ -96,7 +96,9 @@ def _wrap(stack) -> None:
         plain, on = told(pointer, mask, False)
         value = load(plain, on, *rest, **named)
         if _guards:
-            stray = ~on.data & (mask if isinstance(mask, np.ndarray) else mask.data)
+            stray = ~on.data
+            if (named["other"] if "other" in named else rest[0]) is not None:
+                stray &= mask if isinstance(mask, np.ndarray) else mask.data
             nothing = np.nan if value.data.dtype.kind == "f" else -1
             value.data[stray] = np.array(nothing).astype(value.data.dtype)
         return value

@@ -128,10 +128,13 @@ def trace(call: Callable[[], Any], guard: bool = False) -> Trace:
 
     Raises:
         NothingTraced: the call launched no kernel.
+        TypeError: the call is no function, as in ``trace(copy[(4,)](x, y))``, where ``lambda:`` is missing.
         ValueError: a tensor is on a GPU.
         RuntimeError: the Triton installed runs its interpreter in a way this does not know.
         Whatever the call or a kernel raises.
     """
+    if not callable(call):
+        raise TypeError(f"call is {type(call).__name__}, not a function: write trace(lambda: kernel[grid](...))")
     _ready()
     recorder = _count(call, guard)
     if not recorder.launches:

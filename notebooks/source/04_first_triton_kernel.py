@@ -168,7 +168,7 @@ for n in (127, 128, 129, 1000, 1025):
 # %% [markdown]
 # So there is nearly always a mask, and a second question: what does a lane *hold* that is off? `other=` says so. Pick
 # what changes nothing: 0 in a sum, $-\infty$ in a maximum, 1 in a product. Without `other` the lane holds anything:
-# the interpreter happens to put 0 there, a GPU promises nothing.
+# the interpreter happens to put 0 there, a GPU promises nothing. (`check` puts NaN there, so that it shows.)
 #
 # Two lines are missing:
 

@@ -145,6 +145,28 @@ def test_a_guarded_kernel_touches_nothing_outside_its_tensors():
 
 
 @interpreted
+@triton.jit
+def sums_of_three(p_x, p_y, OTHER: tl.constexpr):
+    offsets = tl.arange(0, 4)
+    if OTHER:
+        b_x = tl.load(p_x + offsets, mask=offsets < 3, other=0.0)
+    else:
+        b_x = tl.load(p_x + offsets, mask=offsets < 3)
+    tl.store(p_y, tl.sum(b_x))
+
+
+def test_a_guarded_lane_that_is_off_holds_nan_unless_other_says_what():
+    x, y = torch.arange(4.0), torch.zeros(1)
+    for other, expected in ((True, 3.0), (False, float("nan"))):
+        assert not trace(lambda other=other: sums_of_three[(1,)](x, y, OTHER=other), guard=True).outside
+        torch.testing.assert_close(y, torch.tensor([expected]), equal_nan=True)
+
+
+def test_a_call_that_was_already_made_is_refused():
+    with pytest.raises(TypeError, match="call is NoneType.*lambda"):
+        trace(None)  # what kernel[grid](...) returns
+
+
 def test_a_guard_around_a_trace_does_not_disturb_it():
     x, y = torch.ones(4), torch.zeros(4)
     with tracing.guarded():

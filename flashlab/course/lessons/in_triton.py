@@ -40,7 +40,8 @@ def unwritten(*shape: int, device) -> torch.Tensor:
 
 
 def moves(arguments: Callable[[], tuple[str, tuple]], loaded: dict[str, int], stored: dict[str, int]) -> Callable:
-    """A test of a launcher: no program leaves its tensors, and the bytes that move are these.
+    """A test of a launcher: no program leaves its tensors, the bytes that move are these, and nothing hangs on what a
+    lane holds that is off.
 
     Args:
         arguments: gives a label and the launcher's arguments, on the CPU.
@@ -59,6 +60,9 @@ def moves(arguments: Callable[[], tuple[str, tuple]], loaded: dict[str, int], st
             for name, size in expected.items():
                 if counted.get(name, 0) != size:
                     return f"{label}: {counted.get(name, 0)} bytes of {name} were {done}, {size} are needed"
+        results = seen.result if isinstance(seen.result, tuple) else (seen.result,)
+        if any(isinstance(result, torch.Tensor) and result.isnan().any() for result in results):
+            return f"{label}: a lane that is off and has no `other` was given NaN, and NaN is in the result"
         return None
 
     return test

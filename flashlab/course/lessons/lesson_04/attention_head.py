@@ -86,6 +86,8 @@ def solution(q, k, v, block_m, block_n):
 MISTAKES = (
     "padding_gets_weight", "v_not_masked", "k_not_masked", "acc_not_rescaled", "scale_forgotten", "last_keys_dropped",
     "store_not_masked", "stride_of_k_for_v", "not_divided", "k_not_transposed",
+    "l_not_rescaled", "m_not_kept", "rescale_along_features", "l_along_features", "divided_in_the_loop", "rows_of_o_as_of_q",
+    "stored_in_the_loop", "maximum_of_the_tile",
 )  # fmt: skip
 
 
@@ -112,18 +114,23 @@ def _wrong_kernel(
         b_s = tl.dot(b_q, b_k if WHICH == 9 else tl.trans(b_k), input_precision="ieee")
         b_s = b_s if WHICH == 4 else b_s * scale
         b_s = b_s if WHICH == 0 else tl.where((cols < seqlen_k)[None, :], b_s, float("-inf"))
-        m_new = tl.maximum(m, tl.max(b_s, axis=1))
+        m_new = tl.max(b_s, axis=1) if WHICH == 17 else tl.maximum(m, tl.max(b_s, axis=1))
         rescale = tl.exp(m - m_new)
         b_p = tl.exp(b_s - m_new[:, None])
-        l = l * rescale + tl.sum(b_p, axis=1)
-        kept = acc if WHICH == 3 else acc * rescale[:, None]
+        l = (l if WHICH == 10 else l * rescale) + tl.sum(b_p, axis=1)
+        kept = acc if WHICH == 3 else acc * (rescale if WHICH == 12 else rescale[:, None])
         acc = kept + tl.dot(b_p, b_v, input_precision="ieee")
-        m = m_new
-    o = acc if WHICH == 8 else acc / l[:, None]
-    pointers_o = p_o + rows[:, None] * stride_o + dims[None, :]
+        acc = acc / l[:, None] if WHICH == 14 else acc
+        m = m if WHICH == 11 else m_new
+        if WHICH == 16:
+            tl.store(
+                p_o + rows[:, None] * stride_o + dims[None, :], acc / l[:, None], mask=(rows < seqlen_q)[:, None]
+            )
+    o = acc if WHICH == 8 or WHICH == 14 else acc / (l if WHICH == 13 else l[:, None])
+    pointers_o = p_o + rows[:, None] * (stride_q if WHICH == 15 else stride_o) + dims[None, :]
     if WHICH == 6:
         tl.store(pointers_o, o)
-    else:
+    elif WHICH != 16:
         tl.store(pointers_o, o, mask=(rows < seqlen_q)[:, None])
 
 
@@ -174,6 +181,38 @@ def not_divided(q, k, v, block_m, block_n):
 
 def k_not_transposed(q, k, v, block_m, block_n):
     return _launch("k_not_transposed", q, k, v, block_m, block_n)
+
+
+def l_not_rescaled(q, k, v, block_m, block_n):
+    return _launch("l_not_rescaled", q, k, v, block_m, block_n)
+
+
+def m_not_kept(q, k, v, block_m, block_n):
+    return _launch("m_not_kept", q, k, v, block_m, block_n)
+
+
+def rescale_along_features(q, k, v, block_m, block_n):
+    return _launch("rescale_along_features", q, k, v, block_m, block_n)
+
+
+def l_along_features(q, k, v, block_m, block_n):
+    return _launch("l_along_features", q, k, v, block_m, block_n)
+
+
+def divided_in_the_loop(q, k, v, block_m, block_n):
+    return _launch("divided_in_the_loop", q, k, v, block_m, block_n)
+
+
+def rows_of_o_as_of_q(q, k, v, block_m, block_n):
+    return _launch("rows_of_o_as_of_q", q, k, v, block_m, block_n)
+
+
+def stored_in_the_loop(q, k, v, block_m, block_n):
+    return _launch("stored_in_the_loop", q, k, v, block_m, block_n)
+
+
+def maximum_of_the_tile(q, k, v, block_m, block_n):
+    return _launch("maximum_of_the_tile", q, k, v, block_m, block_n)
 
 
 def problem(seed, seqlen_q, seqlen_k, sharp=1.0, gaps=(0, 0, 0), **where):
@@ -278,6 +317,48 @@ EXERCISE = Exercise(
             not_divided,
             "This is acc, not yet divided by l.",
             "What is left to do with a row once all keys have passed?",
+        ),
+        Mistake(
+            l_not_rescaled,
+            "This is what comes out when l is not rescaled as the maximum grows.",
+            "acc got the factor rescale. Which other sum holds exp(s - m)?",
+        ),
+        Mistake(
+            m_not_kept,
+            "m stays at -inf: each step takes the rescale of the first, exp(-inf) = 0, and forgets all keys before it.",
+            "Which line at the end of the loop's body carries the maximum into the next step?",
+        ),
+        Mistake(
+            rescale_along_features,
+            "acc was multiplied by rescale along its features: (BLOCK_M,) beside (BLOCK_M, D) is taken for a row. "
+            "BLOCK_M = D hides it from the shapes.",
+            "rescale has one number for each query. Which index makes a column of it?",
+        ),
+        Mistake(
+            l_along_features,
+            "acc was divided by l along its features: (BLOCK_M,) beside (BLOCK_M, D) is taken for a row. BLOCK_M = D "
+            "hides it from the shapes.",
+            "l has one number for each query. Which index makes a column of it?",
+        ),
+        Mistake(
+            divided_in_the_loop,
+            "acc is divided by l after each tile. What was divided is then added to what was not.",
+            "How often is a row divided in FlashAttention-2, and when?",
+        ),
+        Mistake(
+            rows_of_o_as_of_q,
+            "The rows of o are taken to lie as far apart as those of q.",
+            "The kernel is given four strides. Where is each used?",
+        ),
+        Mistake(
+            stored_in_the_loop,
+            "The results are right, but o is stored after each tile of keys, and only the last store counts.",
+            "How far is your tl.store indented?",
+        ),
+        Mistake(
+            maximum_of_the_tile,
+            "m is the maximum of this tile alone, and rescale then grows without bound when it falls.",
+            "m_new must be at least m. Which function of two tiles gives that?",
         ),
     ),
     keep="The outer loop became the grid: a program is a tile of queries, and no program waits for another.",

@@ -52,7 +52,7 @@ def solution(x, block_m):
 
 @triton.jit
 def _wrong_kernel(p_x, p_y, stride, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WHICH: tl.constexpr):
-    """The solution with one of six mistakes."""
+    """The solution with one of eight mistakes."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.arange(0, BLOCK_N)
     inside = (rows < m)[:, None] & (cols < n)[None, :]
@@ -64,6 +64,10 @@ def _wrong_kernel(p_x, p_y, stride, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.con
         inside = (rows < m)[:, None] | (cols < n)[None, :]
     elif WHICH == 3:
         inside = (rows <= m)[:, None] & (cols < n)[None, :]
+    elif WHICH == 6:
+        inside = (rows < m)[:, None]
+    elif WHICH == 7:
+        inside = cols[None, :] < n & rows[:, None] < m
     other = 0.0 if WHICH == 4 else float("-inf")
     b_x = tl.load(p_x + rows[:, None] * stride + cols[None, :], mask=inside, other=other)
     if WHICH == 5:
@@ -101,6 +105,14 @@ def other_is_zero(x, block_m):
 
 def store_mask_dropped(x, block_m):
     return _launch(x, block_m, 5)
+
+
+def columns_not_masked(x, block_m):
+    return _launch(x, block_m, 6)
+
+
+def brackets_forgotten(x, block_m):
+    return _launch(x, block_m, 7)
 
 
 def _fits():
@@ -161,6 +173,16 @@ EXERCISE = Exercise(
             masks_joined_with_or,
             "The two masks are joined with |: a lane is on if its row exists *or* its column does.",
             "What must be true of an element that exists: one of the two, or both?",
+        ),
+        Mistake(
+            columns_not_masked,
+            "Only the rows are masked. (Did you write `and`? Between two tiles Python's `and` gives the second one, whole.)",
+            "Which sign joins two masks lane by lane?",
+        ),
+        Mistake(
+            brackets_forgotten,
+            "Brackets are missing. & binds tighter than <: a < n & b < m means a < (n & b) < m.",
+            "Where must brackets stand, so that both comparisons come first?",
         ),
         Mistake(
             one_row_too_many,

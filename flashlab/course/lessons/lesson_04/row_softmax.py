@@ -48,12 +48,12 @@ def solution(x):
 
 @triton.jit
 def _wrong_kernel(p_x, p_y, stride_x, stride_y, n, BLOCK: tl.constexpr, WHICH: tl.constexpr):
-    """The solution with one of eight mistakes."""
+    """The solution with one of eleven mistakes."""
     row = tl.program_id(0)
     if WHICH == 7:
         row = tl.program_id(1)
     cols = tl.arange(0, BLOCK)
-    inside = cols < n
+    inside = row * BLOCK + cols < n if WHICH == 9 else cols < n
     begin_x, begin_y = row * stride_x, row * stride_y
     if WHICH == 4:
         begin_x = row * n
@@ -63,13 +63,15 @@ def _wrong_kernel(p_x, p_y, stride_x, stride_y, n, BLOCK: tl.constexpr, WHICH: t
         b_x = tl.load(p_x + begin_x + cols, mask=inside, other=0.0)
     elif WHICH == 1:
         b_x = tl.load(p_x + begin_x + cols)
+    elif WHICH == 8:
+        b_x = tl.load(p_x + begin_x + cols, mask=inside)
     else:
         b_x = tl.load(p_x + begin_x + cols, mask=inside, other=float("-inf"))
     b_e = tl.exp(b_x) if WHICH == 3 else tl.exp(b_x - tl.max(b_x, axis=0))
     b_y = b_e if WHICH == 6 else b_e / tl.sum(b_e, axis=0)
     if WHICH == 2:
         tl.store(p_y + begin_y + cols, b_y)
-    else:
+    elif WHICH != 10:
         tl.store(p_y + begin_y + cols, b_y, mask=inside)
 
 
@@ -110,6 +112,18 @@ def not_divided(x):
 
 def wrong_axis_of_the_grid(x):
     return _launch(x, 7)
+
+
+def other_forgotten(x):
+    return _launch(x, 8)
+
+
+def one_row_over_all_programs(x):
+    return _launch(x, 9)
+
+
+def not_stored(x):
+    return _launch(x, 10)
 
 
 def _cases(seed, *widths, rows=3, gap=0, factor=1.0, shift=0.0):
@@ -193,8 +207,26 @@ EXERCISE = Exercise(
         ),
         Mistake(
             wrong_axis_of_the_grid,
-            "Only row 0 was written: the grid is (m,), so program_id(0) counts the rows and program_id(1) is always 0.",
-            "Along which axis does the launcher spread its programs?",
+            "Every program worked on row 0, and only that one was written. The grid is (m,): tl.program_id(0) is the row, "
+            "program_id(1) is always 0.",
+            "Does the row's number come from tl.program_id(0), and does it stand in both pointers?",
+        ),
+        Mistake(
+            one_row_over_all_programs,
+            "Only row 0 is there. cols = row * BLOCK + arange spreads *one* row over all programs, as double_kernel does: "
+            "from program 1 on nothing is below n.",
+            "Which part of the offset should a mask compare with n, the one that begins at 0 in every row or the whole?",
+        ),
+        Mistake(
+            other_forgotten,
+            "other= is missing on the load. A lane that is off then holds anything; the checks put NaN there, so that it "
+            "shows.",
+            "Which value of x gives exp(x - max) = 0?",
+        ),
+        Mistake(
+            not_stored,
+            "Nothing was stored: y is as the launcher made it, NaN. A kernel returns nothing.",
+            "Which line brings your result to p_y?",
         ),
     ),
     keep="A row that fits into one program is read once and written once: softmax needs no second pass over memory.",

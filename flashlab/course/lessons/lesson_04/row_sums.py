@@ -48,7 +48,7 @@ def solution(x):
 
 @triton.jit
 def _wrong_kernel(p_x, p_y, stride, n, BLOCK: tl.constexpr, WHICH: tl.constexpr):
-    """The solution with one of six wrong loads."""
+    """The solution with one of nine wrong loads."""
     row = tl.program_id(0)
     cols = tl.arange(0, BLOCK)
     pointers = p_x + row * stride + cols
@@ -62,8 +62,14 @@ def _wrong_kernel(p_x, p_y, stride, n, BLOCK: tl.constexpr, WHICH: tl.constexpr)
         b_x = tl.load(pointers, mask=cols < n, other=float("-inf"))
     elif WHICH == 4:
         b_x = tl.load(p_x + row * n + cols, mask=cols < n, other=0.0)
-    else:
+    elif WHICH == 5:
         b_x = tl.load(p_x + cols, mask=cols < n, other=0.0)
+    elif WHICH == 6:
+        b_x = tl.load(pointers, mask=cols < n)
+    elif WHICH == 7:
+        b_x = tl.load(pointers, mask=row * stride + cols < n, other=0.0)
+    else:
+        b_x = tl.load(p_x + row * BLOCK + cols, mask=cols < n, other=0.0)
     tl.store(p_y + row, tl.sum(b_x, axis=0))
 
 
@@ -96,6 +102,18 @@ def width_for_stride(x):
 
 def first_row_always(x):
     return _launch(x, 5)
+
+
+def other_forgotten(x):
+    return _launch(x, 6)
+
+
+def offsets_compared(x):
+    return _launch(x, 7)
+
+
+def block_for_stride(x):
+    return _launch(x, 8)
 
 
 def cases(seed: int, *widths: int, rows: int = 3, gap: int = 3) -> list[Case]:
@@ -158,6 +176,21 @@ EXERCISE = Exercise(
             first_row_always,
             "Every program sums the first row.",
             "What in your pointers differs from one program to the next?",
+        ),
+        Mistake(
+            other_forgotten,
+            "other= is missing. A lane that is off then holds anything; the checks put NaN there, so that it shows.",
+            "What should tl.load(..., mask=inside, other=...) put where inside is False?",
+        ),
+        Mistake(
+            offsets_compared,
+            "The whole offset is compared with n. n is the length of one row: from the second row on no lane is on.",
+            "Which of your numbers begins at 0 in every row?",
+        ),
+        Mistake(
+            block_for_stride,
+            "The rows are taken to lie BLOCK elements apart, as if they had been padded in memory.",
+            "Which argument says how far apart two rows lie?",
         ),
     ),
     keep="BLOCK is a power of two, the data is not: mask what is too much, and let it hold the neutral element.",

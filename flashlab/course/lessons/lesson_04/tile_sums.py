@@ -51,7 +51,7 @@ def solution(x, block_m, block_n):
 
 @triton.jit
 def _wrong_kernel(p_x, p_y, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WHICH: tl.constexpr):
-    """The solution with one of five wrong lines."""
+    """The solution with one of seven wrong lines."""
     i, j = tl.program_id(0), tl.program_id(1)
     rows = i * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = j * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -63,8 +63,12 @@ def _wrong_kernel(p_x, p_y, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N: 
         offsets = rows[:, None] + cols[None, :] * stride_n
     elif WHICH == 3:
         offsets = rows[:, None] * (tl.num_programs(1) * BLOCK_N) + cols[None, :]
-    else:
+    elif WHICH == 4:
         offsets = rows * stride_m + cols * stride_n
+    elif WHICH == 5:
+        offsets = tl.arange(0, BLOCK_M)[:, None] * stride_m + tl.arange(0, BLOCK_N)[None, :] * stride_n
+    else:
+        offsets = (i * BLOCK_M + rows)[:, None] * stride_m + (j * BLOCK_N + cols)[None, :] * stride_n
     tl.store(p_y + i * tl.num_programs(1) + j, tl.sum(tl.load(p_x + offsets)))
 
 
@@ -93,6 +97,14 @@ def width_for_stride(x, block_m, block_n):
 
 def diagonal_only(x, block_m, block_n):
     return _launch(x, block_m, block_n, 4)
+
+
+def first_tile_always(x, block_m, block_n):
+    return _launch(x, block_m, block_n, 5)
+
+
+def begin_added_twice(x, block_m, block_n):
+    return _launch(x, block_m, block_n, 6)
 
 
 def _one_tile():
@@ -162,6 +174,16 @@ EXERCISE = Exercise(
             "rows and cols were added entry by entry: that is the diagonal of the tile, and with BLOCK_M not equal to "
             "BLOCK_N no tile at all.",
             "What is the shape of your offsets, and which index makes a column of rows?",
+        ),
+        Mistake(
+            first_tile_always,
+            "Every program sums the first tile: neither i nor j is in the offsets.",
+            "Two lines above yours, rows and cols hold what differs from program to program. Are they used?",
+        ),
+        Mistake(
+            begin_added_twice,
+            "The tile's first row and column are added twice: rows and cols contain them already.",
+            "What is rows in program (1, 0), with BLOCK_M = 4?",
         ),
     ),
     keep="A tile is a tile of pointers: base + rows[:, None] * stride_m + cols[None, :] * stride_n.",

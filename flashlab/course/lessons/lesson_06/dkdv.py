@@ -111,6 +111,8 @@ MISTAKES = (
     "last_of_the_group", "group_interleaved", "scale_forgotten_in_s", "scale_twice", "delta_forgotten",
     "exp2_of_a_natural_lse", "mask_forgotten", "mask_top_left", "mask_by_product", "mask_before_exp",
     "last_query_tile_dropped", "first_tile_top_left", "nothing_skipped",
+    "neither_transposed", "p_not_transposed", "features_taken_as_contiguous", "rows_of_the_kv_head_everywhere",
+    "stats_of_the_first_head", "do_not_masked", "heads_seqlen_k_apart",
 )  # fmt: skip
 
 
@@ -135,17 +137,22 @@ def _wrong_kernel(
     heads = 0 if WHICH == 0 else 1 if WHICH == 10 else GROUP
     for member in range(heads):
         head = member * tl.num_programs(1) + kv_head if WHICH == 12 else kv_head * GROUP + member
+        head = kv_head if WHICH == 27 else head
         if WHICH == 11:
             dk, dv = tl.zeros((BLOCK_N, D), tl.float32), tl.zeros((BLOCK_N, D), tl.float32)
         for start_m in range(begin // BLOCK_M * BLOCK_M, end, BLOCK_M):
             rows = start_m + tl.arange(0, BLOCK_M)
             valid = rows == rows if WHICH == 2 else rows < seqlen_q
             stats = (kv_head if WHICH == 8 else head) * seqlen_q + rows
-            b_q = tl.load(p_q + stats[:, None] * D + dims[None, :], mask=valid[:, None], other=0.0)
+            at_q = stats + head * (seqlen_k - seqlen_q) if WHICH == 30 else stats
+            b_q = tl.load(p_q + at_q[:, None] * D + dims[None, :], mask=valid[:, None], other=0.0)
             at = head * stride_doh + rows[:, None] * stride_dot + dims[None, :] * stride_dod
             if WHICH == 9:
                 at = stats[:, None] * D + dims[None, :]
-            b_do = tl.load(p_do + at, mask=valid[:, None], other=0.0)
+            elif WHICH == 26:
+                at = head * stride_doh + rows[:, None] * stride_dot + dims[None, :]
+            b_do = tl.load(p_do + at) if WHICH == 29 else tl.load(p_do + at, mask=valid[:, None], other=0.0)
+            stats = rows if WHICH == 28 else stats
             lse = tl.load(p_lse + stats, mask=valid, other=0.0)
             delta = tl.load(p_delta + stats, mask=valid, other=0.0)
             s = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
@@ -159,9 +166,10 @@ def _wrong_kernel(
                 p = tl.where(seen, p, 0.0)
             dp = tl.dot(b_do, tl.trans(b_v), input_precision="ieee")
             ds = p * dp if WHICH == 15 else p * (dp - delta[:, None])
-            dv += tl.dot(tl.trans(ds if WHICH == 4 else p), b_do, input_precision="ieee")
+            p_turned = p if WHICH == 24 or WHICH == 25 else tl.trans(ds if WHICH == 4 else p)
+            dv += tl.dot(p_turned, b_do, input_precision="ieee")
             if WHICH != 1:
-                dk += tl.dot(ds if WHICH == 6 else tl.trans(ds), b_q, input_precision="ieee")
+                dk += tl.dot(ds if WHICH == 6 or WHICH == 24 else tl.trans(ds), b_q, input_precision="ieee")
     dk = dk * scale if WHICH == 14 else dk
     dv = dv * scale if WHICH == 5 else dv
     tl.store(p_dk + keys, dk * scale, mask=inside)
@@ -224,7 +232,10 @@ def _ragged():
 
 
 def _grouped():
-    return [_case("4 query heads on 2, 16 x 16", problem(40, 4, 2, 16, 16))]
+    return [
+        _case("4 query heads on 2, 16 x 16", problem(40, 4, 2, 16, 16)),
+        _case("4 query heads on 2, 16 queries, 32 keys", problem(45, 4, 2, 16, 32)),
+    ]
 
 
 def _empty_rows():
@@ -319,6 +330,44 @@ EXERCISE = Exercise(
             "With more keys than queries start_n - offset is negative, and the loop begins before row 0: it reads "
             "what lies before the tensors.",
             "What does max(0, ...) become in Triton?",
+        ),
+        Mistake(
+            _wrong("neither_transposed"),
+            "p and ds were used as they stand, (queries, keys). dv and dk need them the other way round; square tiles hide "
+            "it from the shapes.",
+            "dv has one row for each key. Over what does it sum?",
+        ),
+        Mistake(
+            _wrong("p_not_transposed"),
+            "p was used as it stands, (queries, keys), where dv needs (keys, queries). Square tiles hide it from the "
+            "shapes.",
+            "dv has one row for each key. Over what does it sum?",
+        ),
+        Mistake(
+            _wrong("features_taken_as_contiguous"),
+            "Two strides of do are used, the third is not: the features are taken to lie side by side.",
+            "What is do.stride() in the failing case, and where is stride_dod in your pointers?",
+        ),
+        Mistake(
+            _wrong("rows_of_the_kv_head_everywhere"),
+            "q, do, lse and delta were all taken from head number kv_head, GROUP times the same one.",
+            "Which query heads read kv head 1, with GROUP = 2?",
+        ),
+        Mistake(
+            _wrong("stats_of_the_first_head"),
+            "lse and delta are those of the first head, whichever head is worked on.",
+            "lse is (heads_q, seqlen_q). Where does the row of another head begin?",
+        ),
+        Mistake(
+            _wrong("do_not_masked"),
+            "do was loaded without a mask: what lies behind the last query, of another head or of nobody, goes into dv and "
+            "dk.",
+            "Which of your four loads say mask=valid (or valid[:, None]) and other=0.0?",
+        ),
+        Mistake(
+            _wrong("heads_seqlen_k_apart"),
+            "The heads of q were taken to lie seqlen_k rows apart. q has seqlen_q rows a head.",
+            "What are the three sizes of q?",
         ),
         Mistake(
             _wrong("dv_from_ds"),
