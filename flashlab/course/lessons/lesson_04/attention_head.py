@@ -87,7 +87,7 @@ MISTAKES = (
     "padding_gets_weight", "v_not_masked", "k_not_masked", "acc_not_rescaled", "scale_forgotten", "last_keys_dropped",
     "store_not_masked", "stride_of_k_for_v", "not_divided", "k_not_transposed",
     "l_not_rescaled", "m_not_kept", "rescale_along_features", "l_along_features", "divided_in_the_loop", "rows_of_o_as_of_q",
-    "stored_in_the_loop", "maximum_of_the_tile",
+    "stored_in_the_loop", "maximum_of_the_tile", "rescale_upside_down", "v_without_other", "one_key_too_many",
 )  # fmt: skip
 
 
@@ -106,16 +106,22 @@ def _wrong_kernel(
     end = seqlen_k // BLOCK_N * BLOCK_N if WHICH == 5 else seqlen_k
     for start_n in range(0, end, BLOCK_N):
         cols = start_n + tl.arange(0, BLOCK_N)
-        inside = (cols < seqlen_k)[:, None]
+        exists = cols <= seqlen_k if WHICH == 20 else cols < seqlen_k
+        inside = exists[:, None]
         pointers_k = p_k + cols[:, None] * stride_k + dims[None, :]
         pointers_v = p_v + cols[:, None] * (stride_k if WHICH == 7 else stride_v) + dims[None, :]
         b_k = tl.load(pointers_k) if WHICH == 2 else tl.load(pointers_k, mask=inside, other=0.0)
-        b_v = tl.load(pointers_v) if WHICH == 1 else tl.load(pointers_v, mask=inside, other=0.0)
+        if WHICH == 1:
+            b_v = tl.load(pointers_v)
+        elif WHICH == 19:
+            b_v = tl.load(pointers_v, mask=inside)
+        else:
+            b_v = tl.load(pointers_v, mask=inside, other=0.0)
         b_s = tl.dot(b_q, b_k if WHICH == 9 else tl.trans(b_k), input_precision="ieee")
         b_s = b_s if WHICH == 4 else b_s * scale
-        b_s = b_s if WHICH == 0 else tl.where((cols < seqlen_k)[None, :], b_s, float("-inf"))
+        b_s = b_s if WHICH == 0 else tl.where(exists[None, :], b_s, float("-inf"))
         m_new = tl.max(b_s, axis=1) if WHICH == 17 else tl.maximum(m, tl.max(b_s, axis=1))
-        rescale = tl.exp(m - m_new)
+        rescale = tl.exp(m_new - m) if WHICH == 18 else tl.exp(m - m_new)
         b_p = tl.exp(b_s - m_new[:, None])
         l = (l if WHICH == 10 else l * rescale) + tl.sum(b_p, axis=1)
         kept = acc if WHICH == 3 else acc * (rescale if WHICH == 12 else rescale[:, None])
@@ -213,6 +219,18 @@ def stored_in_the_loop(q, k, v, block_m, block_n):
 
 def maximum_of_the_tile(q, k, v, block_m, block_n):
     return _launch("maximum_of_the_tile", q, k, v, block_m, block_n)
+
+
+def rescale_upside_down(q, k, v, block_m, block_n):
+    return _launch("rescale_upside_down", q, k, v, block_m, block_n)
+
+
+def v_without_other(q, k, v, block_m, block_n):
+    return _launch("v_without_other", q, k, v, block_m, block_n)
+
+
+def one_key_too_many(q, k, v, block_m, block_n):
+    return _launch("one_key_too_many", q, k, v, block_m, block_n)
 
 
 def problem(seed, seqlen_q, seqlen_k, sharp=1.0, gaps=(0, 0, 0), **where):
@@ -354,6 +372,22 @@ EXERCISE = Exercise(
             stored_in_the_loop,
             "The results are right, but o is stored after each tile of keys, and only the last store counts.",
             "How far is your tl.store indented?",
+        ),
+        Mistake(
+            rescale_upside_down,
+            "rescale is upside down, exp(m_new - m): with m = -inf in the first step it is inf, and inf * 0 is NaN.",
+            "acc holds exp(s - m) and should hold exp(s - m_new). What is their quotient?",
+        ),
+        Mistake(
+            v_without_other,
+            "V is masked, but other= is missing: a lane that is off holds anything, and 0 times NaN is NaN. The checks put "
+            "NaN there, so that it shows.",
+            "What should your load of b_v put where a key does not exist?",
+        ),
+        Mistake(
+            one_key_too_many,
+            "One key too many: key number seqlen_k, behind the last, is loaded and gets weight.",
+            "The keys are 0, 1, ..., and the last one is?",
         ),
         Mistake(
             maximum_of_the_tile,

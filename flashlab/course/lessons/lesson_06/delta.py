@@ -66,6 +66,10 @@ def only_by_features(p, v, do, o):
     return by_features, by_features.clone()
 
 
+def the_other_order(p, v, do, o):
+    return (do * o).sum(dim=1), (p * (do @ v.T)).sum(dim=1)
+
+
 def diagonal_of_a_product(p, v, do, o):
     return (p * (do @ v.T)).sum(dim=1), torch.diagonal(do @ o.T).clone()
 
@@ -158,6 +162,11 @@ EXERCISE = Exercise(
             only_by_features,
             "by_keys was computed from o. It looks right, because both ways agree on any real o.",
             "Compute the first D as softmax_gradient does, from p and dp.",
+        ),
+        Mistake(
+            the_other_order,
+            "Both are there, in the other order: by_features came first.",
+            "Which of the two does the docstring name first?",
         ),
         Mistake(
             diagonal_of_a_product,

@@ -159,6 +159,28 @@ def nothing_skipped(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, o, lse, do, block_m, block_n, first=lambda start_n: 0)
 
 
+def begins_before_row_zero(q, k, v, o, lse, do, block_m, block_n):
+    offset = k.shape[0] - q.shape[0]
+    early = lambda start_n: (start_n - offset) // block_m * block_m
+    return _loops(q, k, v, o, lse, do, block_m, block_n, first=early)
+
+
+def offset_upside_down(q, k, v, o, lse, do, block_m, block_n):
+    return _loops(q, k, v, o, lse, do, block_m, block_n, offset=q.shape[0] - k.shape[0])
+
+
+def next_key_seen(q, k, v, o, lse, do, block_m, block_n):
+    shift = k.shape[0] - q.shape[0]
+    first = lambda start_n: max(0, start_n - shift) // block_m * block_m
+    return _loops(q, k, v, o, lse, do, block_m, block_n, offset=shift + 1, first=first)
+
+
+def begins_at_the_last_key(q, k, v, o, lse, do, block_m, block_n):
+    offset = k.shape[0] - q.shape[0]
+    late = lambda start_n: max(0, start_n + block_n - 1 - offset) // block_m * block_m
+    return _loops(q, k, v, o, lse, do, block_m, block_n, first=late)
+
+
 def _one_tile():
     return cases(10, (16, 16, 16, 16), causal=True)
 
@@ -295,6 +317,28 @@ EXERCISE = Exercise(
             diagonal_tile_skipped,
             "The tiles that the diagonal cuts were skipped: the inner loop starts where the last key of the tile is "
             "seen.",
+            "Which key of the tile is seen earliest, the first or the last?",
+        ),
+        Mistake(
+            begins_before_row_zero,
+            "With more keys than queries start_n - offset is negative, and a slice that begins below 0 counts from the end: "
+            "the last queries were taken once more.",
+            "What is q[-4:0], and what q[-16:-12]? Where must the loop begin at the earliest?",
+        ),
+        Mistake(
+            offset_upside_down,
+            "The offset has the wrong sign, seqlen_q - seqlen_k.",
+            "With 8 queries and 24 keys query 0 sees keys 0 to 16. What is 16 here?",
+        ),
+        Mistake(
+            next_key_seen,
+            "Every query sees one key too many, the one behind its own.",
+            "Is key i + offset itself hidden from query i, and is the next one?",
+        ),
+        Mistake(
+            begins_at_the_last_key,
+            "The inner loop starts at the tile where the *last* key of the tile is first seen: queries before it that see "
+            "the first keys were skipped.",
             "Which key of the tile is seen earliest, the first or the last?",
         ),
         Mistake(

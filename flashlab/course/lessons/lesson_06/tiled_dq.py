@@ -134,6 +134,29 @@ def overwritten(q, k, v, o, lse, do, block_m, block_n):
     return _loops(q, k, v, do, block_m, block_n, (do * o).sum(dim=1), _exact(lse), add=False)
 
 
+def scaled_in_each_step(q, k, v, o, lse, do, block_m, block_n):
+    scale, delta, dq = q.shape[1] ** -0.5, (do * o).sum(dim=1), torch.zeros_like(q)
+    for start_m in range(0, q.shape[0], block_m):
+        rows = slice(start_m, start_m + block_m)
+        for start_n in range(0, k.shape[0], block_n):
+            keys = slice(start_n, start_n + block_n)
+            b_p = torch.exp(q[rows] @ k[keys].T * scale - lse[rows][:, None])
+            b_ds = b_p * (do[rows] @ v[keys].T - delta[rows][:, None])
+            dq[rows] = (dq[rows] + b_ds @ k[keys]) * scale
+    return dq
+
+
+def delta_along_the_keys(q, k, v, o, lse, do, block_m, block_n):
+    scale, delta, dq = q.shape[1] ** -0.5, (do * o).sum(dim=1), torch.zeros_like(q)
+    for start_m in range(0, q.shape[0], block_m):
+        rows = slice(start_m, start_m + block_m)
+        for start_n in range(0, k.shape[0], block_n):
+            keys = slice(start_n, start_n + block_n)
+            b_p = torch.exp(q[rows] @ k[keys].T * scale - lse[rows][:, None])
+            dq[rows] += (b_p * (do[rows] @ v[keys].T - delta[rows])) @ k[keys] * scale
+    return dq
+
+
 def last_key_tile_dropped(q, k, v, o, lse, do, block_m, block_n):
     whole = k.shape[0] // block_n * block_n
     return solution(q, k[:whole], v[:whole], o, lse, do, block_m, block_n)
@@ -262,6 +285,16 @@ EXERCISE = Exercise(
             overwritten,
             "dq keeps only what the last key tile gave: each tile overwrites the one before.",
             "Every key that a query looks at adds to its gradient. Where do you add?",
+        ),
+        Mistake(
+            scaled_in_each_step,
+            "The whole sum was multiplied by scale after each tile, so that early tiles were scaled many times.",
+            "How often does the scale act on each part of dq?",
+        ),
+        Mistake(
+            delta_along_the_keys,
+            "delta was taken off along the keys: (block_m,) beside (block_m, block_n) is taken for a row.",
+            "delta has one number for each query. Which index makes a column of it?",
         ),
         Mistake(
             last_key_tile_dropped,
