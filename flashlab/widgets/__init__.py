@@ -10,6 +10,7 @@ _HOME = {
     "KVPlanner": "kv_planner",
     "OffloadRace": "offload_race",
     "link": "explorable",
+    "unlink": "explorable",
 }
 
 __all__ = list(_HOME)

@@ -43,7 +43,7 @@ class Explorable(ipywidgets.VBox):
     def __init__(self, **state):
         self._canvas = Canvas()
         self._message = ipywidgets.HTML(layout={"display": "none"})
-        self._showing = False
+        self._showing, self._hands = False, {}
         first = self.State(**state)
         self.controls = self.make_controls(first)
         columns = f"repeat({self.columns}, minmax(0, 1fr))"  # as wide as the picture, narrower where the page is
@@ -87,8 +87,15 @@ class Explorable(ipywidgets.VBox):
             else:
                 taker._take(fields)
 
+        self.keep_from(taker)
+        self._hands[taker] = hand
         self.observe(hand, "state")
         hand()
+
+    def keep_from(self, taker: "Explorable") -> None:
+        """Hand nothing on to ``taker`` any more."""
+        if taker in self._hands:
+            self.unobserve(self._hands.pop(taker), "state")
 
     @property
     def summary(self) -> str:
@@ -126,13 +133,14 @@ class Explorable(ipywidgets.VBox):
     def _validate(self, proposal):
         if not isinstance(proposal.value, self.State):
             raise TypeError(f"state is {proposal.value!r}: expected {self.State.__qualname__}")
+        self._next = type(self).picture(proposal.value)  # what cannot be drawn is refused as well
         return proposal.value
 
     @traitlets.observe("state")
     def _redraw(self, change):
         self._restore_controls()
         self._say("")
-        self._canvas.scene = {"panel": style.PANEL, **type(self).picture(self.state).as_dict()}
+        self._canvas.scene = {"panel": style.PANEL, **self._next.as_dict()}
 
     def _restore_controls(self):
         self._showing = True
@@ -165,3 +173,9 @@ def link(*widgets: Explorable) -> None:
     """Each hands on to the next: ``link(planner, grid, occupancy)``. Raises ValueError where two share nothing."""
     for giver, taker in pairwise(widgets):
         giver.hand_to(taker)
+
+
+def unlink(*widgets: Explorable) -> None:
+    """Undo ``link`` of the same widgets: none hands on to the next any more."""
+    for giver, taker in pairwise(widgets):
+        giver.keep_from(taker)

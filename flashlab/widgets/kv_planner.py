@@ -12,7 +12,6 @@ from textwrap import wrap
 
 import ipywidgets
 
-from flashlab.hardware import gpu
 from flashlab.hardware.gpus import names
 from flashlab.sizing import FORMATS, CacheSpec, explain, max_batch, plan, show_bytes
 from flashlab.sizing.capacity import MODEL, WEIGHTS
@@ -20,7 +19,7 @@ from flashlab.widgets import plot, style
 from flashlab.widgets.controls import LABEL, WIDTH, ladder, menu
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
-from flashlab.widgets.state import require
+from flashlab.widgets.state import Fields, gpu_name, require
 from flashlab.widgets.style import count, number, size
 
 CONFIGS = Path(__file__).with_name("configs")
@@ -38,15 +37,15 @@ def read(model: str, config: str, dtype: str, tp: int) -> CacheSpec:
     text = config if model == PASTED else (CONFIGS / f"{model}.json").read_text()
     require(text.strip(), "config", text, "the text of a config.json: paste it below")
     try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
+        fields = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"config is not JSON: {error}. Paste a whole config.json") from None
     require(isinstance(fields, dict), "config", type(fields).__name__, "one JSON object, a whole config.json")
     return CacheSpec.from_config(fields, dtype=dtype, tp=tp)
 
 
 @dataclass(frozen=True)
-class Need:
+class Need(Fields):
     """State: a model (one of MODELS, or "pasted below" with the text of its config.json), and what is asked of a GPU.
 
     tokens a sequence, input and output together; dtype is the cache's; tp is the number of GPUs that share the model;
@@ -64,13 +63,13 @@ class Need:
     utilization: float = 0.9
 
     def __post_init__(self):
-        object.__setattr__(self, "gpu", gpu(self.gpu).name)
+        super().__post_init__()
+        object.__setattr__(self, "gpu", gpu_name(self.gpu, names()))
         choices = (*MODELS, PASTED)
         require(self.model in choices, "model", self.model, ", ".join(choices))
-        require(isinstance(self.config, str), "config", self.config, "the text of a config.json")
         for name, most in LIMITS.items():
             value = getattr(self, name)
-            require(isinstance(value, int) and 1 <= value <= most, name, value, f"a whole number from 1 to {most}")
+            require(1 <= value <= most, name, value, f"a whole number from 1 to {most}")
         require(self.dtype in FORMATS, "dtype", self.dtype, ", ".join(FORMATS))
         require(self.weights in WEIGHTS_AS, "weights", self.weights, ", ".join(WEIGHTS_AS))
         require(0 < self.utilization <= 1, "utilization", self.utilization, "above 0 and at most 1")
@@ -96,7 +95,8 @@ class Need:
         """A pasted config is the model, choosing a model leaves the text alone, and tokens fall back to its longest."""
         fields = dict(fields)
         if "config" in asked and "model" not in asked:
-            fields["model"] = PASTED if fields["config"].strip() else MODELS[0]
+            shipped = cls.model if fields["model"] == PASTED else fields["model"]
+            fields["model"] = PASTED if fields["config"].strip() else shipped
         if "tokens" not in asked and fields["model"] in (*MODELS, PASTED) and fields["dtype"] in FORMATS:
             most = read(fields["model"], fields["config"], fields["dtype"], 1).max_context
             fields["tokens"] = min(fields["tokens"], most or fields["tokens"])
@@ -166,7 +166,7 @@ def _memory_words(state, fit):
         yield f"Weights are not counted ({state.uncounted})."
     else:
         yield f"Weights: {show_bytes(fit.budget.weights)}, {fit.budget.weights_source}."
-    yield f"A token takes {show_bytes(state.spec.bytes_per_token(state.tokens - 1))} of cache."
+    yield f"One more token takes {show_bytes(state.spec.bytes_per_token(state.tokens))} of cache."
 
 
 def _kind_words(kind, n, window):
@@ -236,7 +236,7 @@ def _kinds(scene, state):
         scene.rect(LEFT, y + 22, max(wide * taken / most, 1), 14, fill=COLOURS[kind], radius=2)
         y += 54
     spec = state.spec
-    fresh, late = spec.bytes_per_token(), spec.bytes_per_token(state.tokens - 1)
+    fresh, late = spec.bytes_per_token(), spec.bytes_per_token(state.tokens)
     scene.text(LEFT, y + 12, f"one more token takes {size(late)}")
     if late != fresh:
         scene.text(LEFT, y + 32, f"(the first took {size(fresh)}: windows are full now)", fill=style.MUTED)

@@ -16,7 +16,7 @@ from flashlab.widgets import plot, style
 from flashlab.widgets.controls import ladder, menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
-from flashlab.widgets.state import require
+from flashlab.widgets.state import Fields, require
 from flashlab.widgets.style import count, number
 
 BY_HAND = "by hand"
@@ -49,7 +49,7 @@ def compiled(kernel: str, cc: str, head_dim: int, group: int = 1, cache: str = "
 
 
 @dataclass(frozen=True)
-class Residents:
+class Residents(Fields):
     """State: a block of threads, and the compute capability of the SM that holds it.
 
     registers to a thread, shared_memory in bytes a block. A kernel other than "by hand" brings its own three numbers, at
@@ -66,13 +66,14 @@ class Residents:
     cache: str = "native"
 
     def __post_init__(self):
+        super().__post_init__()
         require(self.cc in CUDA, "cc", self.cc, ", ".join(CUDA))
         choices = (BY_HAND, *kernels())
         require(self.cache in CACHES, "cache", self.cache, ", ".join(CACHES))
         require(self.kernel in choices, "kernel", self.kernel, ", ".join(choices))
         for name, (least, most) in LIMITS.items():
             value = getattr(self, name)
-            require(isinstance(value, int) and least <= value <= most, name, value, f"a whole number from {least} to {most}")
+            require(least <= value <= most, name, value, f"a whole number from {least} to {most}")
         if self.kernel != BY_HAND:
             report = self.report
             numbers = dict(threads=report.threads, registers=report.registers, shared_memory=report.shared_memory_bytes)
@@ -80,7 +81,7 @@ class Residents:
                 object.__setattr__(self, name, value)
         most = limits_of(self.cc).shared_memory
         shared = self.shared_memory
-        require(isinstance(shared, int) and 0 <= shared <= most, "shared_memory", shared, f"a whole number from 0 to {most}")
+        require(0 <= shared <= most, "shared_memory", shared, f"a whole number from 0 to {most}")
 
     @property
     def block(self) -> dict:
@@ -154,7 +155,8 @@ def picture(state: Residents) -> Scene:
 def _words(state, found):
     sm = limits_of(state.cc)
     if not found.blocks_per_sm:
-        return "This launch fails: an SM cannot hold one block.", f"{found.limiter[0].upper()}{found.limiter[1:]}."
+        name, _, why = found.limiter.partition(": ")
+        return "This launch fails: an SM cannot hold one block.", f"{NAMES.get(name, name).capitalize()}: {why}."
     who = NAMES[found.limiter]
     headline = f"An SM holds {count(found.blocks_per_sm, 'block')}: {who} {'decides' if who == 'shared memory' else 'decide'}."
     most = sm.threads // sm.warp_size
@@ -245,7 +247,9 @@ def _stairs(scene, state, found, top, along, label, words):
     x = plot.Axis(0, stairs[-1][1], SPLIT + 56, RIGHT)
     y = plot.Axis(0, max(most * 1.15, 1), floor, top)
     scene.text(SPLIT + 20, top - 22, f"blocks per SM, by {label}", bold=True)
-    ticks = {0, found.blocks_per_sm, most} - ({most} if 0 < most - found.blocks_per_sm < most / 6 else set())
+    there = found.blocks_per_sm
+    ticks = {0, there, most}
+    ticks -= {end for end in (0, most) if 0 < abs(end - there) < most / 6}
     ends = [(v, words(round(v))) for v in (0, x.high / 2, x.high)]
     plot.frame(scene, x, y, ends, [(n, str(n)) for n in sorted(ticks)])
     scene.path([(x(at), y(n)) for first, last, n in stairs for at in (first, min(last + 1, x.high))], stroke=style.PREDICTED)
@@ -267,7 +271,7 @@ def _cliffs(state, found):
             what = count(cliff.blocks_after, "block")
             said.append(f"{cliff.give_up:,}{unit} fewer {where} {'makes' if cliff.give_up == 1 else 'make'} room for {what}")
         if cliff.spare is not None:
-            said.append(f"{cliff.spare:,}{unit} more cost none" if cliff.spare else "one more costs a block")
+            said.append(f"{cliff.spare:,}{unit} more cost{'s' * (cliff.spare == 1)} none" if cliff.spare else "one more costs a block")
         yield f"{name}: {'; '.join(said) if said else 'no saving here helps'}."
 
 

@@ -19,7 +19,7 @@ from flashlab.widgets.controls import check, ladder, menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.kv_planner import MODELS, read
 from flashlab.widgets.scene import Scene
-from flashlab.widgets.state import require
+from flashlab.widgets.state import Fields, gpu_name, require
 from flashlab.widgets.style import number, rate, seconds, size
 
 LINKS = {
@@ -37,7 +37,7 @@ SIZES = (4096, 2**36)  # bytes, from one page on, of the plot
 
 
 @dataclass(frozen=True)
-class Race:
+class Race(Fields):
     """State: a prefix of ``tokens`` of a model's cache, the GPU that would compute it, and the link it would come over.
 
     lanes, retimers and pinned are of PCI Express; efficiency_percent is the share of the dense rate that a
@@ -56,16 +56,16 @@ class Race:
     live: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self):
-        object.__setattr__(self, "gpu", gpu(self.gpu).name)
+        super().__post_init__()
+        object.__setattr__(self, "gpu", gpu_name(self.gpu, names()))
         for name, allowed in (("model", DENSE), ("link", LINKS), ("dtype", FORMATS), ("lanes", PCIE_LANES),
                               ("retimers", range(MAX_RETIMERS + 1))):  # fmt: skip
             value = getattr(self, name)
             require(value in allowed, name, value, ", ".join(map(str, allowed)))
         most = min(self.spec.max_context, LONGEST)
-        require(isinstance(self.tokens, int) and 1 <= self.tokens <= most, "tokens", self.tokens, f"from 1 to {most}")
-        object.__setattr__(self, "live", tuple(map(tuple, self.live)))
+        require(1 <= self.tokens <= most, "tokens", self.tokens, f"from 1 to {most}")
         percent = self.efficiency_percent
-        require(isinstance(percent, int) and 1 <= percent <= 100, "efficiency_percent", percent, "from 1 to 100")
+        require(1 <= percent <= 100, "efficiency_percent", percent, "from 1 to 100")
 
     @property
     def spec(self):
@@ -230,7 +230,7 @@ def _race(scene, state, choice):
         if name.startswith(own):
             scene.text(LEFT, y + 28, f"the {state.gpu}'s own port", size=style.SMALL - 1, fill=style.MUTED)
         y += 44
-    scene.text(LEFT, y + 22, "orange computes; bold is the link that is chosen", size=style.SMALL, fill=style.MUTED)
+    scene.text(LEFT, y + 22, "orange computes; bold: the chosen link, and the soonest time", size=style.SMALL, fill=style.MUTED)
 
 
 def _rates(scene, state, over):

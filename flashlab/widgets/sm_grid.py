@@ -17,7 +17,7 @@ from flashlab.widgets import live, plot, recorded, style
 from flashlab.widgets.controls import check, ladder, menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
-from flashlab.widgets.state import require
+from flashlab.widgets.state import Fields, gpu_name, require
 from flashlab.widgets.style import count, number, seconds
 
 GPUS = tuple(name for name in names() if gpu(name).cc in CUDA)
@@ -27,7 +27,7 @@ KERNEL_CACHES = {"bf16": "native", "fp16": "native", "fp8": "fp8", "int8": "int8
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(Fields):
     """State: a GPU and a decode step on it. seqlen_k in tokens; wave is the one shown, from 1; dtype is the cache's.
 
     live holds (splits, seconds) that were measured on such a GPU here; any other step drops them.
@@ -47,18 +47,17 @@ class Launch:
     live: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self):
-        object.__setattr__(self, "gpu", gpu(self.gpu).name)
-        require(self.gpu in GPUS, "gpu", self.gpu, ", ".join(GPUS))
+        super().__post_init__()
+        object.__setattr__(self, "gpu", gpu_name(self.gpu, GPUS))
         for name, most in LIMITS.items():
             value = getattr(self, name)
-            require(isinstance(value, int) and 1 <= value <= most, name, value, f"a whole number from 1 to {most}")
+            require(1 <= value <= most, name, value, f"a whole number from 1 to {most}")
         require(self.heads_q % self.heads_kv == 0, "heads_kv", self.heads_kv, f"a divisor of heads_q, {self.heads_q}")
         require(self.dtype in FORMATS, "dtype", self.dtype, ", ".join(FORMATS))
         kv_format(self.dtype).vector_bytes(self.head_dim)
         most = self.most_splits
-        require(isinstance(self.num_splits, int) and 1 <= self.num_splits <= most, "num_splits", self.num_splits,
+        require(1 <= self.num_splits <= most, "num_splits", self.num_splits,
                 f"from 1 to {most}, and no more than tiles of {BLOCK_N} keys")  # fmt: skip
-        object.__setattr__(self, "live", tuple(map(tuple, self.live)))
         require(1 <= self.wave <= self.filling.rounds, "wave", self.wave, f"from 1 to {self.filling.rounds}")
 
     @property
@@ -96,9 +95,9 @@ class Launch:
         fields = dict(fields)
         if not asked <= {"num_splits", "wave", "blocks_per_sm", "live"}:
             fields["live"] = ()
-        if "heads_kv" not in asked and all(isinstance(fields[n], int) for n in ("heads_q", "heads_kv")):
+        if "heads_kv" not in asked:
             fields["heads_kv"] = _divisor(fields["heads_q"], fields["heads_kv"])
-        if "num_splits" not in asked and isinstance(fields["seqlen_k"], int):
+        if "num_splits" not in asked:
             fields["num_splits"] = max(1, min(fields["num_splits"], -(-fields["seqlen_k"] // BLOCK_N)))
         if "wave" not in asked:
             fields["wave"] = min(fields["wave"], cls(**fields | {"wave": 1}).filling.rounds)
@@ -194,18 +193,20 @@ def _cliff(state, grid):
     elif fill < state.most_splits:
         edge = f"Next cliff: {fill} × {grid.rows} = {fill * grid.rows:,} blocks still fit into one wave, {fill + 1} splits do not."
     else:
-        edge = f"No cliff: even {state.most_splits} splits fit into one wave."
+        fit = "the one split fits" if state.most_splits == 1 else f"even {state.most_splits} splits fit"
+        edge = f"No cliff: {fit} into one wave."
     return f"{edge} To fill one wave: {count(fill, 'split')}; FlashAttention-3's rule: {fa3}."
 
 
-CHIP_X, CHIP_Y, CHIP = 28, 128, 388
+CHIP_X, CHIP_Y, CHIP, CHIP_HIGH = 28, 128, 388, 356
 
 
 def _chip(scene, state, filling):
     """Every SM a box with a slot for each resident block."""
     sms, slots = gpu(state.gpu).sms, state.blocks_per_sm
     columns = ceil(sqrt(sms))
-    step = CHIP / columns
+    rows = ceil(sms / columns)
+    step = min(CHIP / columns, CHIP_HIGH / rows)
     before = (state.wave - 1) * filling.capacity
     running = min(filling.capacity, filling.blocks - before)
     title = f"wave {state.wave} of {filling.rounds}: " if filling.rounds > 1 else ""
@@ -216,7 +217,6 @@ def _chip(scene, state, filling):
         codes = "".join("1" if k * sms + sm < running else "0" for sm in range(sms))
         x = CHIP_X + k * width
         scene.cells(x, CHIP_Y, columns, step, width - inner, step - gap, codes, [style.FAINT, style.NOW])
-    rows = ceil(sms / columns)
     slot = "one place" if slots == 1 else f"{slots} places"
     legend = f"a square is an SM with {slot}; orange: a block runs there"
     scene.text(CHIP_X, CHIP_Y + rows * step + 16, legend, size=style.SMALL, fill=style.MUTED)
@@ -256,7 +256,7 @@ def _splits(scene, state, time, record):
     own = record.own_choice
     values = [t for _, t in (*points, *state.live)] + [point.y for point in notes] + ([own.y] if own else [])
     low, high = min(values) / 1.2, max(values) * 1.15
-    y = plot.Axis(low, max(high, 3 * low), floor, top, log=True)
+    y = plot.Axis(low, max(high, 5 * low), floor, top, log=True)
     x = plot.Axis(1, most, RIGHT_X + 46, RIGHT, log=True)
     scene.text(RIGHT_X, top - 24, "time against splits", bold=True)
     ticks = plot.steps_of_ten(y.low, y.high)

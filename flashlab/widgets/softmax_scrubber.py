@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 
 from flashlab.reference import online
-from flashlab.widgets import style
+from flashlab.widgets import plot, style
 from flashlab.widgets.controls import menu, slider
 from flashlab.widgets.explorable import Explorable
 from flashlab.widgets.scene import Scene
@@ -38,13 +38,13 @@ class Scrub(Stepped):
     row: str = "as they come"
 
     def __post_init__(self):
+        super().__post_init__()
         require(self.row in (*ROWS, OWN), "row", self.row, ", ".join((*ROWS, OWN)))
-        scores = tuple(map(float, self.scores))
-        scores = ROWS.get(self.row, scores) if scores == SCORES else scores
+        scores = ROWS.get(self.row, self.scores) if self.scores == SCORES else self.scores
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "row", next((name for name, known in ROWS.items() if known == scores), OWN))
         n = len(self.scores)
-        object.__setattr__(self, "values", tuple(map(float, self.values)) or (VALUES * 2)[:n])
+        object.__setattr__(self, "values", self.values or (VALUES * 2)[:n])
         require(2 <= n <= LONGEST, "scores", self.scores, f"2 to {LONGEST} numbers")
         require(all(-50 <= s <= 50 for s in self.scores), "scores", self.scores, "numbers from -50 to 50")
         require(len(self.values) == n, "values", self.values, f"one number a score, {n}")
@@ -54,11 +54,17 @@ class Scrub(Stepped):
 
     @classmethod
     def settle(cls, fields, asked):
-        """A row brings its scores, and keys to a tile and step fall back to what there is of them."""
-        if "row" in asked and "scores" not in asked:
-            scores = ROWS.get(fields["row"], fields["scores"])
-            values = fields["values"] if len(scores) == len(fields["scores"]) else ()
-            fields = fields | {"scores": scores, "values": values}
+        """A row brings its scores, scores their own name; values, keys to a tile and step fall back to what there is of them."""
+        before, fields = len(fields["values"]), dict(fields)
+        if "scores" in asked and "row" not in asked:
+            fields["row"] = OWN
+        elif "row" in asked and "scores" not in asked:
+            fields["scores"] = ROWS.get(fields["row"], fields["scores"])
+        n = len(fields["scores"])
+        if "values" not in asked and n != before:
+            fields["values"] = ()
+        if "block_n" not in asked:
+            fields["block_n"] = max(1, min(fields["block_n"], n))
         return super().settle(fields, asked)
 
     @property
@@ -157,6 +163,11 @@ def _columns(state):
     return [LEFT + j * width + gap * (j // state.block_n) for j in range(len(state.scores))], width
 
 
+def _fit(numbers, width):
+    """Whether each number has room below its bar."""
+    return width >= max(24, *(plot.text_width(number(x), style.SMALL) + 3 for x in numbers))
+
+
 def _extent(state, t):
     x, width = _columns(state)
     keys = state.tile(t)
@@ -172,6 +183,7 @@ def _scores(scene, state, taken, dividing, found):
     high, low = max(*state.scores, 0.0), min(*state.scores, 0.0)
     y = lambda s: TOP + 22 + (FLOOR - TOP - 40) * (high - s) / ((high - low) or 1)
     x, width = _columns(state)
+    labelled = _fit(state.scores, width)
     scene.text(28, TOP - 8, "scores s", bold=True)
     for t in range(state.tiles):
         a, b = _extent(state, t)
@@ -183,7 +195,7 @@ def _scores(scene, state, taken, dividing, found):
     for j, s in enumerate(state.scores):
         top, height = min(y(s), y(0)), abs(y(s) - y(0))
         scene.rect(x[j] + 2, top, width - 4, height, fill=_colour(state, j, taken, dividing), radius=2)
-        if width >= 24:
+        if labelled:
             across_zero = y(0) + 15 if s >= 0 else y(0) - 6  # away from the bar, where nothing else is
             scene.text(x[j] + width / 2, across_zero, number(s), size=style.SMALL, fill=style.MUTED, anchor="middle")
     scene.line(LEFT, y(0), RIGHT, y(0), stroke=style.MUTED)
@@ -203,13 +215,14 @@ def _weights(scene, state, taken, dividing, found):
     shrunk = now.rescale < 1 and taken > 1 and not dividing
     x, width = _columns(state)
     tall = lambda s, m: (W_FLOOR - W_TOP) * math.exp(s - m)
+    labelled = _fit(state.values, width)
     scene.text(28, W_TOP - 16, "p = e^(s − m) / l" if dividing else "weights e^(s − m)", bold=True)
     if taken:
         about = "they sum to 1" if dividing else f"they sum to l = {number(now.l)}"
         scene.text(196, W_TOP - 16, about + ("; dashed: before this tile" if shrunk else ""), fill=style.MUTED)
     scene.line(LEFT, W_TOP, RIGHT, W_TOP)
     for j, (s, v) in enumerate(zip(state.scores, state.values, strict=True)):
-        if width >= 24:
+        if labelled:
             scene.text(x[j] + width / 2, W_FLOOR + 22, number(v), size=style.SMALL, fill=style.MUTED, anchor="middle")
         if j >= taken * state.block_n:
             continue
@@ -221,7 +234,7 @@ def _weights(scene, state, taken, dividing, found):
     scene.text(LEFT - 8, W_FLOOR + 4, "0", size=style.SMALL, fill=style.MUTED, anchor="end")
     highest = number(1 / now.l if dividing else 1)
     scene.text(LEFT - 8, W_TOP + 4, highest, size=style.SMALL, fill=style.MUTED, anchor="end")
-    if width >= 24:
+    if labelled:
         scene.text(LEFT - 8, W_FLOOR + 22, "v", bold=True, anchor="end")
 
 
@@ -252,8 +265,9 @@ def _ledger(scene, state, taken, dividing, found):
         y = TOP + 6 + 88 * k
         scene.text(x, y, name, size=18, bold=True, fill=style.ACCENT if name in ("m", "out") else style.INK)
         scene.text(x + 44, y, meaning, fill=style.MUTED)
-        scene.text(right, y, value or "–", size=18, bold=True, anchor="end")
-        scene.text(x + 44, y + 24, formula, fill=style.INK)
+        value = value or "–"
+        scene.text(right, y, value, size=min(18, 74 / (0.66 * len(value))), bold=True, anchor="end")
+        scene.text(x + 44, y + 24, formula, size=min(style.BODY, (right - x - 44) / (0.53 * max(len(formula), 1))))
         if k < len(rows) - 1:
             scene.line(x, y + 48, right, y + 48)
 

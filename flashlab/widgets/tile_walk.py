@@ -53,14 +53,15 @@ class Walk(Stepped):
     block_n: int = 64
 
     def __post_init__(self):
+        super().__post_init__()
         require(self.order in ORDERS, "order", self.order, ", ".join(ORDERS))
         for name in ("num_splits", "seqlen_q", "seqlen_k", "head_dim", "block_m", "block_n"):
             value = getattr(self, name)
-            require(isinstance(value, int) and value >= 1, name, value, "a whole number from 1 up")
+            require(value >= 1, name, value, "a whole number from 1 up")
         require(self.head_dim <= 256, "head_dim", self.head_dim, "from 1 to 256")
         rows, columns = -(-self.seqlen_q // self.block_m), -(-self.seqlen_k // self.block_n)
-        require(rows <= MOST_Q_TILES, "seqlen_q", self.seqlen_q, f"at most {MOST_Q_TILES} tiles of {self.block_m}")
-        require(columns <= MOST_K_TILES, "seqlen_k", self.seqlen_k, f"at most {MOST_K_TILES} tiles of {self.block_n}")
+        require(rows <= MOST_Q_TILES, "seqlen_q", self.seqlen_q, f"at most {MOST_Q_TILES} tiles of block_m, {self.block_m}")
+        require(columns <= MOST_K_TILES, "seqlen_k", self.seqlen_k, f"at most {MOST_K_TILES} tiles of block_n, {self.block_n}")
         require(self.num_splits <= MOST_K_TILES, "num_splits", self.num_splits, f"from 1 to {MOST_K_TILES}")
         self.check_step()
 
@@ -151,6 +152,7 @@ def _bill_in_words(moved, whole):
 
 
 LEFT, TOP, WIDTH, HEIGHT = 74, 132, 480, 312
+NUMBERED = 18  # pixels of a cell from which its step fits in
 
 
 def _grid(scene, state, hbm, tiling):
@@ -173,7 +175,8 @@ def _grid(scene, state, hbm, tiling):
         for edge in range(per_split, columns, per_split):
             x = LEFT + edge * width
             scene.line(x, top - 5, x, top + rows * height + 5, stroke=style.INK, line=1.5)
-    _legend(scene, top + rows * height + 28, len(done) < rows * columns, state.order == "split_kv")
+    done_words = "done, and in which step" if min(width, height) >= NUMBERED else "done"
+    _legend(scene, top + rows * height + 28, done_words, len(done) < rows * columns, state.order == "split_kv")
 
 
 def _cell(scene, x, y, width, height, when, step):
@@ -188,15 +191,15 @@ def _cell(scene, x, y, width, height, when, step):
     else:
         now = when == step
         scene.rect(*box, fill=style.NOW if now else style.DONE, stroke=style.INK if now else None, radius=3)
-        if min(width, height) >= 18:
+        if min(width, height) >= NUMBERED:
             small = min(13, width * 0.5, height * 0.5)
             scene.text(middle[0], middle[1] + small * 0.36, str(when), size=small, anchor="middle", bold=now)
 
 
-def _legend(scene, y, skips, splits):
+def _legend(scene, y, done_words, skips, splits):
     entries = [
         (style.NOW, style.INK, "at work"),
-        (style.DONE, None, "done, and in which step"),
+        (style.DONE, None, done_words),
         (None, style.RULE, "to come"),
     ]
     x = LEFT

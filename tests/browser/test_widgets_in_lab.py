@@ -14,7 +14,7 @@ from flashlab import widgets
 from flashlab.widgets.controls import Ladder
 from flashlab.widgets.kv_planner import CONFIGS
 
-NAMES = [name for name in widgets.__all__ if name != "link"]
+NAMES = [name for name in widgets.__all__ if name not in ("link", "unlink")]
 LIMIT_MS = 100
 READY = "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 WATCH = """() => {

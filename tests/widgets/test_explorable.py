@@ -1,21 +1,30 @@
 """What holds for every widget: one validated state, a deterministic picture, redrawn in place."""
 
+import dataclasses
 import itertools
+import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import ipywidgets
+import numpy as np
 import pytest
+import torch
 from matplotlib import pyplot
 
 from flashlab import widgets
 from flashlab.widgets import explorable, occupancy
+from flashlab.widgets import state as stateful
 from flashlab.widgets.controls import Ladder
 from flashlab.widgets.scene import Scene
 
 SHOWN = {
     "SoftmaxScrubber": [
+        {"scores": (1.0,) * 16, "values": (0.782, 1e-9, -231125.0, -0.32) * 4, "block_n": 16, "step": 1},
+        {"scores": (1.0, 2.0), "values": (-915783.0, -999999.0), "block_n": 2, "step": 1},
+        {"scores": (-50.0, -42.8) * 8, "block_n": 8, "step": 2},
         *({"step": n} for n in range(6)),
         {"block_n": 1, "step": 17},
         {"scores": (1.0, -2.0) * 16, "block_n": 1},
@@ -29,6 +38,7 @@ SHOWN = {
         {"batch": 4096, "heads_kv": 32, "num_splits": 128, "pack_gqa": False, "gpu": "T4"},
         {"heads_q": 128, "heads_kv": 1, "seqlen_k": 2**24, "dtype": "int4", "blocks_per_sm": 32, "gpu": "b200"},
         {"seqlen_k": 1, "batch": 64, "heads_kv": 1},
+        *({"gpu": gpu, "blocks_per_sm": 3} for gpu in ("L40S", "L4", "H100-PCIe", "V100-SXM2-32GB", "RTX 5090")),
         {"num_splits": 8, "live": ((1, 2e-3), (8, 3e-4), (128, 1.3e-4))},
     ],
     "OccupancyScope": [
@@ -36,6 +46,7 @@ SHOWN = {
         {"shared_memory": 0, "registers": 0, "threads": 32},
         {"cc": "7.5", "threads": 1024, "registers": 80, "shared_memory": 0},
         {"cc": "10.0", "shared_memory": 233472},
+        {"cc": "9.0", "threads": 32, "registers": 0, "shared_memory": 220000},
         {"cc": "8.6", "threads": 96, "registers": 33, "shared_memory": 5000},
     ],
     "KVPlanner": [
@@ -77,7 +88,7 @@ def moved(control):
 
 
 def test_every_widget_is_held_to_this():
-    assert sorted(ALL) == sorted(set(widgets.__all__) - {"link"})
+    assert sorted(ALL) == sorted(set(widgets.__all__) - {"link", "unlink"})
 
 
 @pytest.mark.parametrize("name, state", EACH)
@@ -173,6 +184,94 @@ def test_a_page_without_the_picture_gets_the_words(name):
     widget = make(name)
     assert widget._repr_mimebundle_()["text/plain"] == widget.summary
     assert widget._canvas.scene["summary"] == widget.summary
+
+
+ODD = [None, True, 0.5, float("nan"), -1, 10**30, 10**5000, "", "x", b"x", [], [1], {}, {"a": 1}, {1, 2}, ((1, "a"),), ((1, 2, 3),),
+       object(), 1j, ("a", "b"), np.array([1, 2]), np.array([[1.0, 2.0]]), torch.ones(3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_value_of_the_wrong_sort_is_refused_by_name(name, monkeypatch):
+    """None, text for a number, arrays, a bool for a count: ValueError naming the field, and the picture stands."""
+    widget, refused = make(name), 0
+    start = widget.state
+    for field, odd in itertools.product([field.name for field in dataclasses.fields(start)], ODD):
+        widget.state = start
+        before = widget._canvas.scene
+        try:
+            widget.update(**{field: odd})
+        except ValueError as error:
+            assert re.match(rf"(?s){field} (is |'|must|\d).*(allowed|must|not in the table)", str(error)) or field in (
+                "scores", "block_m", "block_n", "config"), error  # fmt: skip
+            assert len(str(error)) < 700 and widget.state is start and widget._canvas.scene is before
+            assert all(getattr(start, f) == control.value for f, control in widget.controls.items())
+            refused += 1
+        else:  # then it is plain Python of the field's own sort
+            assert type(getattr(widget.state, field)) is type(getattr(start, field)), (field, odd)
+            assert widget.summary == widget._canvas.scene["summary"]
+    assert refused > 10 * len(dataclasses.fields(start))
+
+
+def test_numbers_of_other_libraries_become_pythons_own():
+    state = make("SMGrid", batch=np.int64(4), num_splits=torch.tensor(8)).state
+    assert (type(state.batch), type(state.num_splits)) == (int, int)
+    scrub = make("SoftmaxScrubber", scores=torch.tensor([1.0, 2.0, 3.0]), values=np.ones(3), block_n=2).state
+    assert scrub.scores == (1.0, 2.0, 3.0) and {type(x) for x in scrub.scores + scrub.values} == {float}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_cannot_be_drawn_changes_nothing(name, monkeypatch):
+    widget = make(name)
+    state, scene, other = widget.state, widget._canvas.scene, make(name, **SHOWN[name][1]).state
+
+    def fails(_state):
+        raise ValueError("drawn is 'nothing': allowed is something")
+
+    monkeypatch.setattr(type(widget), "picture", staticmethod(fails))
+    with pytest.raises(ValueError, match="drawn is 'nothing'"):
+        widget.state = other
+    assert widget.state is state and widget._canvas.scene is scene
+    assert all(getattr(state, field) == control.value for field, control in widget.controls.items())
+
+
+@pytest.mark.parametrize("name", ["SMGrid", "KVPlanner", "OffloadRace"])
+def test_the_gpu_that_is_here_is_refused_where_there_is_none(name, monkeypatch):
+    def none(_name):
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(stateful, "gpu", none)
+    with pytest.raises(ValueError, match="gpu is 'live': no GPU here; allowed is T4"):
+        make(name, gpu="live")
+
+
+def test_a_link_is_made_once_and_can_be_undone():
+    planner, grid, other, holds = make("KVPlanner"), make("SMGrid"), make("SMGrid"), make("OccupancyScope")
+    for _ in range(3):
+        widgets.link(planner, grid, holds, grid)
+    widgets.link(planner, other)
+    drawn = []
+    grid.observe(drawn.append, "state")
+    planner.update(batch=3)
+    assert (grid.state.batch, other.state.batch, len(drawn)) == (3, 3, 1)
+    planner.update(batch=2**16)
+    assert grid.state.batch == 3 and "batch is 65536: allowed is a whole number from 1 to 4096" in grid._message.value
+    widgets.unlink(planner, grid)
+    planner.update(batch=5)
+    assert (grid.state.batch, other.state.batch) == (3, 5)
+    widgets.unlink(planner, grid)  # not linked: nothing to undo
+
+
+def test_fresh_processes_say_and_draw_the_same():
+    code = (
+        "import hashlib, json; from flashlab import widgets as w; "
+        "made = [getattr(w, n)() for n in w.__all__ if 'link' not in n]; "
+        "[print(repr(m), hashlib.sha256(json.dumps(m._canvas.scene).encode()).hexdigest()) for m in made]"
+    )
+    said = {
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, check=True, capture_output=True).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1 and said.pop().count(b"\n") == len(ALL)
 
 
 def test_scenes_are_plain_data():

@@ -72,7 +72,37 @@ def test_a_pasted_config_is_the_model():
     widget.controls["model"].value = PASTED
     assert widget.state.spec.layers == before.spec.layers
     widget.controls["config"].value = ""
-    assert widget.state.model == MODELS[0]
+    assert widget.state.model == Need.model
+    widget.update(config=text)
+    widget.update(model="llama-2-7b")
+    widget.update(config="")  # another model is shown: clearing the text leaves it alone
+    assert widget.state.model == "llama-2-7b"
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' + "9" * 6000 + "}", "\x00", "'llama'", "/etc/hostname", '{"a": 1,}'])
+def test_what_is_no_json_is_said(text):
+    widget = KVPlanner()
+    before = widget.state
+    widget.controls["config"].value = text
+    assert "config is not JSON" in widget._message.value and widget.state is before
+
+
+def test_a_byte_order_mark_does_no_harm():
+    text = (PUBLISHED / "phi-4.json").read_text()
+    assert Need(model=PASTED, config="\ufeff" + text, tokens=100).spec.layers == Need(model=PASTED, config=text, tokens=100).spec.layers
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.json")), ids=lambda path: path.stem)
+def test_every_published_config_can_be_pasted(path):
+    widget = KVPlanner(tokens=1024)
+    widget.controls["config"].value = path.read_text()
+    spec = CacheSpec.from_config(path, dtype="bf16")
+    assert widget.state.model == PASTED and widget.state.uncounted == "" and widget._message.value == ""
+    assert show_bytes(spec.bytes(8, 1024)) in widget.summary
+    for layer, _ in spec.groups():  # where a window ends, one more token is one that it no longer keeps
+        if layer.window:
+            widget.update(tokens=layer.window)
+            assert f"One more token takes {show_bytes(spec.bytes_per_token(layer.window))} of cache" in widget.summary
 
 
 def test_pasted_is_refused_without_a_config():

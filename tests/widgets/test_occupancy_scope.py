@@ -31,7 +31,7 @@ def test_the_picture_is_the_calculators(seed):
         if cliff.give_up:
             assert f"{name}: {cliff.give_up:,}{unit} fewer" in scene.summary
         if cliff.spare:
-            assert f"{cliff.spare:,}{unit} more cost none" in scene.summary
+            assert f"{cliff.spare:,}{unit} more cost{'s' * (cliff.spare == 1)} none" in scene.summary
 
 
 @pytest.mark.parametrize("along", ["registers", "shared_memory"])

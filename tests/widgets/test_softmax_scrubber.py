@@ -6,7 +6,7 @@ import torch
 
 from flashlab.reference.algebra import Partial
 from flashlab.widgets import SoftmaxScrubber
-from flashlab.widgets.softmax_scrubber import Scrub, answers, moments, picture
+from flashlab.widgets.softmax_scrubber import SCORES, Scrub, answers, moments, picture
 
 
 def row(n):
@@ -101,3 +101,13 @@ def test_a_row_is_a_choice_of_scores():
     assert widget.state.row == widget.controls["row"].value == "rising"
     with pytest.raises(ValueError, match="row is 'falling': allowed is as they come, rising"):
         Scrub(row="falling")
+
+
+def test_scores_bring_their_own_length_and_name():
+    widget = SoftmaxScrubber(row="rising", step=5)
+    widget.update(scores=SCORES)  # not "rising" again
+    assert (widget.state.scores, widget.state.row) == (SCORES, "as they come")
+    widget.update(scores=(1.0, 2.0, 3.0))
+    assert (len(widget.state.values), widget.state.block_n, widget.state.step, widget.state.row) == (3, 3, 2, "your own")
+    with pytest.raises(ValueError, match="block_n is 9: allowed is from 1 to 3"):
+        widget.update(block_n=9)

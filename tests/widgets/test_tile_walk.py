@@ -66,8 +66,8 @@ def test_controls_follow_the_state():
     "bad, message",
     [
         ({"order": "flash"}, "order is 'flash': allowed is flash_attention_1, flash_attention_2, split_kv"),
-        ({"seqlen_q": 2048}, "seqlen_q is 2048: allowed is at most 16 tiles of 64"),
-        ({"seqlen_k": 4096}, "at most 32 tiles of 64"),
+        ({"seqlen_q": 2048}, "seqlen_q is 2048: allowed is at most 16 tiles of block_m, 64"),
+        ({"seqlen_k": 4096}, "at most 32 tiles of block_n, 64"),
         ({"block_m": 0}, "block_m is 0"),
         ({"num_splits": 2.5}, "num_splits is 2.5"),
         ({"num_splits": 33}, "num_splits is 33"),
