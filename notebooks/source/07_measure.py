@@ -51,7 +51,8 @@ quiz("07.q2")
 # ## A launch is a letter
 #
 # Calling a kernel does not run it. Python puts it into the GPU's **queue** and goes on: posting a letter, not delivering
-# it. That is good, since the host can queue the next call while the GPU works. And it is the first trap.
+# it. That is good, since the host can queue the next call while the GPU works. And it is the first trap. (What a posting costs
+# stood in lesson 04: 10 to 30 us of Python a launch.)
 
 # %%
 predict("07.unsynchronised", us=...)
@@ -63,7 +64,7 @@ for step in recorded.decode_steps():
     print(f"{step.case.label:24} GPU {step.device_us:6.1f} us, host {step.host_us:5.1f} us, as a CUDA graph {step.graph_host_us:.1f} us")
 
 # %% [markdown]
-# Read the column *host*. It knows two numbers, 28 and 48: one launch or two. It knows nothing of the cache. And look at
+# Read the column *host*. It knows two numbers, about 29 and 48: one launch or two. It knows nothing of the cache. And look at
 # the third row. There the GPU needs 16 us and the host 49: whoever calls that step in a loop measures *Python*. A CUDA
 # graph plays back recorded launches for 4 us, whatever is in them. That is why serving engines use them.
 #
@@ -160,7 +161,7 @@ print(f"old {old:8.1f} us, new {new:8.1f} us: new is {old / new:.3f} times as fa
 # ## Which number to report
 #
 # Something always gets in the way: an interrupt, a clock that changes, another process. The model disturbs every eighth
-# run.
+# run, and every eleventh finds the clock boosted.
 
 # %%
 predict("07.mean", us=...)
@@ -421,13 +422,13 @@ print(f"forward, causal: {' -> '.join(map(str, steps))} TFLOP/s, that is {', '.j
 
 # %% [markdown]
 # - *Predicted: two loops in place of three, and 32-bit addresses, bring 4%.* They brought twice that. In dK/dV the third
-#   loop ran no iteration, and still cost a third of the causal time: its code took registers from the other two. (From 404
+#   loop ran no iteration, and a quarter of the causal time went with it: its code took registers from the other two. (From 404
 #   straight to 466 would be 15%. Two changes are in that. One at a time, or you do not know what you measured.)
 # - *Predicted: tiles of 64 x 64, two blocks an SM, do as well as 128 x 64.* They did 4% better with a mask, 1% without.
 #   A block's softmax and products do not overlap in Triton. Two blocks on one SM overlap each other. **That** is what
 #   occupancy bought there.
 # - *Predicted: a decode call costs the host 18 to 22 us.* With one launch 21, with two 40, called in a plain loop
-#   (decode-notes). The table at the top says 28 and 48, timed inside the benchmark. Under a CUDA graph, 4.
+#   (decode-notes). The table at the top says 29 and 48, timed inside the benchmark. Under a CUDA graph, 4.
 #
 # ## The package's own benchmark
 #
@@ -470,7 +471,7 @@ print(inspect.getsource(timing.measure).split('"""')[2])
 # %%
 rest, load = recorded.clocks_mhz()
 print(f"the recorded H200's clock: {rest:.0f} MHz at rest, {load:.0f} MHz under products without a pause")
-print(f"our longest decode step reaches {share_of_roof():.0f}% of the read ceiling")
+print(f"our decode step over 131072 keys reaches {share_of_roof():.0f}% of the read ceiling")
 tiny = Kernel("one row", 1e3)
 print(f"a kernel that reads 1 kB: {ModelGPU().cold_us(tiny) * 1e3:.1f} ns by the roofline, and no launch is that short")
 

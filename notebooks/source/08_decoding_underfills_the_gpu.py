@@ -33,6 +33,7 @@ from flashlab.course.trace import trace
 from flashlab.hardware import decode_grid, gpu, prefill_grid, underuse
 from flashlab.kernels import decode, decode_plan
 from flashlab.sizing import explain, max_context, plan, show_bytes
+from flashlab.widgets import SMGrid
 
 # isort: split
 import triton  # after flashlab, which decides where kernels run
@@ -386,7 +387,7 @@ for batch, heads_q, heads_kv, seqlen_k, peer in recorded.UNSPLIT:
 pictures.rates()
 
 # %% [markdown]
-# - **8 blocks**: predicted 8 to 17% too short. The kernel also computes, and at 8192 keys the fixed cost of a launch
+# - **8 blocks**: 8 to 17% longer than predicted. The kernel also computes, and at 8192 keys the fixed cost of a launch
 #   begins to show.
 # - **One block**: faster than predicted, 41 GB/s. The package has a larger tile there, with more bytes under way.
 # - **512 and 1024 blocks**: as predicted. The memory sets the pace, and nobody needs to know which kernel it is.
@@ -413,6 +414,23 @@ for name in ("a100", "h200", "b200"):
 # %% [markdown]
 # "Batch below the number of SMs" was the claim. It is 17 sequences on an H200, not 132. (A block on each SM is not yet all
 # of the bandwidth. In the curve above 132 blocks reach 76%; a decode tile with more under way reaches 96%, at batch 16.)
+#
+# 16 sequences as a picture. At the right is the time that `flashlab.hardware` predicts for any number of splits, start and
+# second launch included, of a kernel with tiles of 64 keys and 4 warps on two places an SM:
+
+# %%
+step = SMGrid(batch=16, seqlen_k=8192)
+step.figure()
+
+# %% [markdown]
+# Four SMs have nothing to do. Drive it: one sequence more; then batch 1; then 131072 keys. What does the left half say to
+# that?
+
+# %%
+step
+
+# %% [markdown]
+# The keys change the time and not a single square.
 #
 # And a batch buys something else, which has nothing to do with attention: the weights are read once for all. A step of
 # the whole model reads

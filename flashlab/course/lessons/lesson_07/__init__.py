@@ -62,7 +62,7 @@ def _mean(said, actual):
 def _wave(said, actual):
     return (
         f"{H200.sms} blocks run side by side. The 133rd waits for a free SM, and then everybody waits for it: "
-        f"{waves(blocks=133, sms=H200.sms).rounds} waves instead of 1."
+        f"{waves(blocks=133, sms=H200.sms).rounds} rounds instead of 1."
     )
 
 

@@ -86,6 +86,20 @@ def flush_is_timed(gpu, kernel, samples):
     return _events(gpu, kernel, samples, timed_flush=True)
 
 
+def flush_is_timed_and_waited_for(gpu, kernel, samples):
+    gpu.launch(kernel)
+    gpu.synchronize()
+    times = []
+    for _ in range(samples):
+        start = gpu.event()
+        gpu.flush()
+        gpu.launch(kernel)
+        end = gpu.event()
+        gpu.synchronize()
+        times.append(gpu.elapsed_us(start, end))
+    return statistics.median(times)
+
+
 def gpu_waits_for_the_host(gpu, kernel, samples):
     return _events(gpu, kernel, samples, idle=True)
 
@@ -255,6 +269,12 @@ EXERCISE = Exercise(
             flush_is_timed,
             f"The flush is inside the events: {FLUSH_BYTES / 2**20:.0f} MiB are read on your bill.",
             "Which comes first, gpu.flush() or the start event?",
+        ),
+        Mistake(
+            flush_is_timed_and_waited_for,
+            f"The flush is inside the events: {FLUSH_BYTES / 2**20:.0f} MiB are read on your bill. And so is the wait for the host "
+            "that issues it, since the queue was empty.",
+            "Which comes first, gpu.flush() or the start event? And what is in the queue when the event goes in?",
         ),
         Mistake(
             a_loop_divided,

@@ -75,6 +75,20 @@ def registers_rounded_per_block(threads, registers, shared_memory):
     return min(_count(threads, 1, shared_memory), by_registers)
 
 
+def whole_blocks_in_a_part(threads, registers, shared_memory):
+    block = -(-registers * 32 // 256) * 256 * -(-threads // 32)
+    return min(_count(threads, 1, shared_memory), 4 * (REGISTERS // 4 // block))
+
+
+def registers_rounded_per_thread(threads, registers, shared_memory):
+    return _count(threads, -(-registers // 256) * 256, shared_memory)
+
+
+def fractions_of_blocks(threads, registers, shared_memory):
+    warps, taken = -(-threads // 32), -(-(shared_memory + 1024) // 128) * 128
+    return min(SLOTS, WARPS / warps, 16384 // (-(-registers * 32 // 256) * 256) * 4 / warps, SHARED / taken)
+
+
 def slots_forgotten(threads, registers, shared_memory):
     return _count(threads, registers, shared_memory, slots=WARPS)
 
@@ -168,7 +182,7 @@ EXERCISE = Exercise(
         Mistake(
             one_register_file,
             "The registers are taken as one file of 65536. They are four of 16384, and a warp lives in one of them.",
-            "How many warps of 5376 registers go into 16384, and how many into 65536?",
+            "How many warps of 1280 registers go into 16384? Four times that: is it as many as go into 65536?",
         ),
         Mistake(
             by_threads,
@@ -185,6 +199,22 @@ EXERCISE = Exercise(
             "The registers are added up over the whole block and rounded once. They are dealt out warp by warp: each warp's are "
             "rounded up to 256, and each must fit into one of the 4 parts.",
             "What does one warp of 100 registers a thread take? How many of those go into 16384?",
+        ),
+        Mistake(
+            whole_blocks_in_a_part,
+            "A whole block is put into one of the 4 parts. It is a *warp* that lives in one; the warps of a block are spread over "
+            "all four.",
+            "128 threads are four warps: in how many of the parts do they live?",
+        ),
+        Mistake(
+            registers_rounded_per_thread,
+            "The registers of a thread are rounded up to 256. Those of a warp are: 32 times as many, and then rounded.",
+            "A thread with 32 registers: how many does its warp take?",
+        ),
+        Mistake(
+            fractions_of_blocks,
+            "Fractions of blocks are counted: / where // is wanted. An SM holds whole blocks only.",
+            "If shared memory is enough for 1.998 blocks, how many run?",
         ),
         Mistake(
             slots_forgotten,

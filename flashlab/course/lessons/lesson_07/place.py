@@ -85,6 +85,11 @@ def flop_not_tera(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, pe
     return intensity, reached * 1e12, share
 
 
+def share_of_tera(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth):
+    intensity, reached, share = solution(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth)
+    return intensity, reached, share / 1e12
+
+
 def tebi(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth):
     intensity, reached, share = solution(batch, heads_q, heads_kv, seqlen_q, seqlen_k, head_dim, us, peak, bandwidth)
     return intensity, reached * 1e12 / 2**40, share
@@ -179,6 +184,11 @@ EXERCISE = Exercise(
         ),
         Mistake(in_percent, "The share is in percent; from 0 to 1 was asked for.", "What is the share of a perfect kernel?"),
         Mistake(flop_not_tera, "This is FLOP/s; TFLOP/s were asked for.", "How many FLOP/s are one TFLOP/s?"),
+        Mistake(
+            share_of_tera,
+            "TFLOP/s are divided by a roof in FLOP/s. peak and bandwidth count single FLOP and bytes.",
+            "Which unit has min(peak, intensity * bandwidth)?",
+        ),
         Mistake(
             tebi,
             "The rate is divided by 2^40. A TFLOP/s is 10^12 FLOP/s; powers of two are for memory sizes.",

@@ -74,6 +74,26 @@ def weights_swapped(samples):
     return _each(samples, lambda x, low, high, rest: x[low] * rest + x[high] * (1 - rest))
 
 
+def rounded(samples):
+    ordered = sorted(samples)
+    return tuple(ordered[round(part * (len(samples) - 1))] for part in (0.2, 0.5, 0.8))
+
+
+def weighted_by_the_part(samples):
+    ordered = sorted(samples)
+
+    def at(part):
+        low = int(part * (len(samples) - 1))
+        high = min(low + 1, len(samples) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * part
+
+    return at(0.2), at(0.5), at(0.8)
+
+
+def difference_alone(samples):
+    return _each(samples, lambda x, low, high, rest: (x[high] - x[low]) * rest)
+
+
 def not_sorted(samples):
     def at(part):
         place = part * (len(samples) - 1)
@@ -135,6 +155,21 @@ EXERCISE = Exercise(
             nearest,
             "This is the nearer of the two samples. With four samples the median lies between two, and belongs to neither.",
             "What is the median of 1, 2, 3 and 9?",
+        ),
+        Mistake(
+            rounded,
+            "This is round(place), one of the samples. Between two samples the answer lies on the line from one to the other.",
+            "What is the median of 1, 2, 3 and 9?",
+        ),
+        Mistake(
+            weighted_by_the_part,
+            "The weight is part, the same at every place. It should be how far place is past low: at a whole place, nothing.",
+            "For six samples and part = 0.2 place is 1.0. How far is that from low?",
+        ),
+        Mistake(
+            difference_alone,
+            "This is the way from the lower sample, without the sample that it starts at.",
+            "At a whole place your line gives 0. Which sample should it give?",
         ),
         Mistake(
             midpoint,

@@ -169,7 +169,10 @@ LESSON = Lesson(
         ),
         Prediction(
             id="08.percent",
-            question=f"What percentage of an A100's {A100.sms} SMs get a block in that step?",
+            question=(
+                f"The packed kernel again: batch 1, {HEADS_Q} query heads on {HEADS_KV} kv heads. What percentage of an "
+                f"A100's {A100.sms} SMs get a block?"
+            ),
             unit="percent",
             answer=lambda: 100 * underuse(batch=1, heads_q=HEADS_Q, heads_kv=HEADS_KV, sms=A100.sms).gqa_packed,
             explain=_percent,

@@ -74,6 +74,34 @@ def kv_heads_always(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_
     return batch * heads_kv * -(-seqlen_q * (heads_q // heads_kv) // block_m)
 
 
+def _heads_and_rows(heads_q, heads_kv, seqlen_q, pack_gqa):
+    return (heads_kv, seqlen_q * (heads_q // heads_kv)) if pack_gqa else (heads_q, seqlen_q)
+
+
+def one_block_per_row(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    heads, rows = _heads_and_rows(heads_q, heads_kv, seqlen_q, pack_gqa)
+    return batch * heads * rows
+
+
+def tiles_forgotten(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    return batch * _heads_and_rows(heads_q, heads_kv, seqlen_q, pack_gqa)[0]
+
+
+def all_rows_rounded_down(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    heads, rows = _heads_and_rows(heads_q, heads_kv, seqlen_q, pack_gqa)
+    return batch * heads * rows // block_m
+
+
+def all_rows_rounded_up(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    heads, rows = _heads_and_rows(heads_q, heads_kv, seqlen_q, pack_gqa)
+    return -(-batch * heads * rows // block_m)
+
+
+def sequences_in_one_tile(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
+    heads, rows = _heads_and_rows(heads_q, heads_kv, seqlen_q, pack_gqa)
+    return heads * -(-batch * rows // block_m)
+
+
 def layers_counted(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa):
     return layers * solution(layers, batch, heads_q, heads_kv, seqlen_q, seqlen_k, block_m, block_n, pack_gqa)
 
@@ -174,6 +202,33 @@ EXERCISE = Exercise(
             one_block_per_query,
             "Each query token is a block of its own here. Up to block_m rows share one.",
             "What is block_m for?",
+        ),
+        Mistake(
+            one_block_per_row,
+            "Each row is a block of its own here. Up to block_m rows share one.",
+            "What is block_m for?",
+        ),
+        Mistake(
+            tiles_forgotten,
+            "Every head is one block here, however many queries it has. That is right while they fit into one tile.",
+            "500 queries in tiles of 128: how many blocks has a head?",
+        ),
+        Mistake(
+            all_rows_rounded_down,
+            "The rows of all heads are added up and then cut into tiles, rounded down. A tile belongs to one head, and its last "
+            "one is a block however few rows it has.",
+            "How many tiles does one head need? Round that up, then multiply.",
+        ),
+        Mistake(
+            all_rows_rounded_up,
+            "The rows of all heads and sequences are put into common tiles. A tile belongs to one head of one sequence: other "
+            "heads have other keys.",
+            "How many tiles does one head need? Round that up, then multiply.",
+        ),
+        Mistake(
+            sequences_in_one_tile,
+            "Rows of several sequences share a tile. Each sequence has keys of its own, and a block walks over one cache.",
+            "Whose keys would such a block load?",
         ),
         Mistake(
             query_heads_always,

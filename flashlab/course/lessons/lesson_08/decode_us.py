@@ -78,6 +78,11 @@ def all_sms_compute(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_pe
     return 1e6 * max(reading, flop / (sms * sm_flop_per_s))
 
 
+def one_sm_computes(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
+    reading = kv_bytes / min(blocks * block_bytes_per_s, gpu_bytes_per_s)
+    return 1e6 * max(reading, flop / sm_flop_per_s)
+
+
 def an_sm_for_every_block(kv_bytes, flop, blocks, sms, block_bytes_per_s, gpu_bytes_per_s, sm_flop_per_s):
     reading = kv_bytes / min(blocks * block_bytes_per_s, gpu_bytes_per_s)
     return 1e6 * max(reading, flop / (blocks * sm_flop_per_s))
@@ -192,6 +197,11 @@ EXERCISE = Exercise(
             all_sms_compute,
             "All SMs compute, even those without a block.",
             "How many SMs are at work with 8 blocks?",
+        ),
+        Mistake(
+            one_sm_computes,
+            "A single SM does all the FLOP here. sm_flop_per_s is the rate of one, and every SM with a block computes.",
+            "How many SMs are at work with 8 blocks, and how many with 512?",
         ),
         Mistake(
             an_sm_for_every_block,

@@ -195,8 +195,24 @@ def one_maximum_for_all_rows(q, k, v, block_n):
 
 def batch_not_in_the_grid(q, k, v, block_n):
     o = torch.full_like(q, float("nan"))
-    o[:1] = _walk(q[:1], k[:1], v[:1], block_n)
+    solution_kernel[(k.shape[1],)](
+        q, k, v, o, k.shape[2], q.shape[2] ** -0.5, GROUP=q.shape[1] // k.shape[1], D=q.shape[2], BLOCK_N=block_n
+    )
     return o
+
+
+def grid_of_two_axes(q, k, v, block_n):
+    o = torch.full_like(q, float("nan"))
+    solution_kernel[(q.shape[0], k.shape[1])](
+        q, k, v, o, k.shape[2], q.shape[2] ** -0.5, GROUP=q.shape[1] // k.shape[1], D=q.shape[2], BLOCK_N=block_n
+    )
+    return o
+
+
+def kv_head_divided_again(q, k, v, block_n):
+    group, heads = q.shape[1] // k.shape[1], torch.arange(k.shape[0] * k.shape[1])
+    k, v = (x.flatten(0, 1)[heads // group].view_as(x) for x in (k, v))
+    return _walk(q, k, v, block_n)
 
 
 def padding_scored(q, k, v, block_n):
@@ -365,6 +381,18 @@ EXERCISE = Exercise(
             "Only the first sequence was written. The rows of the others are still NaN, as the launcher left them: no "
             "program has their number.",
             "How many kv heads are there in all sequences together, and how many programs does your grid have?",
+        ),
+        Mistake(
+            grid_of_two_axes,
+            "The grid has two axes, and the kernel asks for the first alone: kv heads past the number of sequences get no "
+            "program, the others several. Their rows are still NaN, as the launcher left them.",
+            "kv_head is tl.program_id(0), numbered through all sequences. Up to which number must it run?",
+        ),
+        Mistake(
+            kv_head_divided_again,
+            "kv_head is divided by GROUP once more, as in the unpacked kernel. There a program was a query head; here it is a kv "
+            "head already.",
+            "Which keys does program 1 read?",
         ),
         Mistake(
             padding_scored,

@@ -42,6 +42,18 @@ def batch_forgotten(batch, heads_q, heads_kv, sms):
     return 1 / sms, min(1.0, heads_q / sms), min(1.0, heads_kv / sms)
 
 
+def batch_forgotten_for_heads(batch, heads_q, heads_kv, sms):
+    return min(1.0, batch / sms), min(1.0, heads_q / sms), min(1.0, heads_kv / sms)
+
+
+def alone_is_one(batch, heads_q, heads_kv, sms):
+    return 1 / sms, *solution(batch, heads_q, heads_kv, sms)[1:]
+
+
+def sms_counted(batch, heads_q, heads_kv, sms):
+    return min(sms, batch), min(sms, batch * heads_q), min(sms, batch * heads_kv)
+
+
 def packed_by_group(batch, heads_q, heads_kv, sms):
     return min(1.0, batch / sms), min(1.0, batch * heads_q / sms), min(1.0, batch * (heads_q // heads_kv) / sms)
 
@@ -119,6 +131,21 @@ EXERCISE = Exercise(
             batch_forgotten,
             "The batch is forgotten: every sequence has heads of its own.",
             "What happens to your result when batch doubles?",
+        ),
+        Mistake(
+            batch_forgotten_for_heads,
+            "The batch is forgotten in the last two: every sequence has heads of its own.",
+            "What happens to your result when batch doubles?",
+        ),
+        Mistake(
+            alone_is_one,
+            "The first reading is one block for a *sequence*, and a batch has several.",
+            "What happens to your first number when batch doubles?",
+        ),
+        Mistake(
+            sms_counted,
+            "These are SMs; a share of them, from 0 to 1, was asked for.",
+            "What is 8 of 108?",
         ),
         Mistake(
             packed_by_group,

@@ -64,6 +64,20 @@ def width_forgotten(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes)
     return solution(batch, heads_q, heads_kv, seqlen_k, head_dim, 1)
 
 
+def always_two_bytes(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    return solution(batch, heads_q, heads_kv, seqlen_k, head_dim, 2)
+
+
+def q_and_o_of_kv_heads(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    flop = 4 * batch * heads_q * seqlen_k * head_dim
+    return flop / (2 * batch * heads_kv * (seqlen_k + 1) * head_dim * element_bytes)
+
+
+def q_and_o_of_one_head(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
+    flop = 4 * batch * heads_q * seqlen_k * head_dim
+    return flop / (2 * batch * (heads_kv * seqlen_k + 1) * head_dim * element_bytes)
+
+
 def keys_and_values_alone(batch, heads_q, heads_kv, seqlen_k, head_dim, element_bytes):
     return 2 * (heads_q // heads_kv) / element_bytes
 
@@ -165,6 +179,21 @@ EXERCISE = Exercise(
             width_forgotten,
             "This is FLOP per element. An element has element_bytes bytes.",
             "What does your function say for 1 and for 4 bytes an element?",
+        ),
+        Mistake(
+            always_two_bytes,
+            "Right in 16 bits: 2 bytes an element are written into it. A cache in fp8 has 1.",
+            "Which argument did you not use?",
+        ),
+        Mistake(
+            q_and_o_of_kv_heads,
+            "q and o are counted with the kv heads. Every query head has a row in both, packed or not.",
+            "What is the shape of q?",
+        ),
+        Mistake(
+            q_and_o_of_one_head,
+            "q and o are counted for one head alone. Every query head has a row in both.",
+            "What is the shape of q?",
         ),
         Mistake(
             keys_and_values_alone,
