@@ -290,7 +290,7 @@ check("07.blocks_per_sm", blocks_per_sm)
 # its tests, thousands of random launches each time.)
 #
 # The same as a picture: the room that each resource has, the blocks that are there, and at the right the two stairs. This is
-# the block of the staircase with its one byte too much.
+# the staircase's one byte too much, in the block of 128 threads and 168 registers that you did by hand.
 
 # %%
 scope = OccupancyScope(threads=128, registers=168, shared_memory=one_byte())
