@@ -7,6 +7,7 @@
     session             one run: check, time, write a record after every case
     launch, link        the staircase, underfill and split curves; transfers over the host's link
     records, figures    what a run leaves behind, and every ratio derived from it; neither needs torch
+    shape               holds a record to schema.json, on the standard library alone
     compare             what got slower between two records, beyond noise
     counting            without a GPU: tiles, bytes and programs, no speed
     tune                a launch table for the GPU present

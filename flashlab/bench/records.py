@@ -5,7 +5,7 @@
     validate(record)               raise RecordError unless it keeps to schema.json and does not contradict itself
 
 The schema holds the shape and the units, which every key carries. What a schema cannot say is said here: the summary is
-that of the samples, a wrong or absent peer has no time, and nothing is faster than the machine.
+that of the samples, a wrong or absent peer has no time, and nothing is faster than the machine. What is loaded was held to both.
 """
 
 import json
@@ -14,9 +14,11 @@ import os
 from functools import cache
 from pathlib import Path
 
+from flashlab.bench import shape
 from flashlab.bench.cases import Case
 from flashlab.bench.timing import summary
 from flashlab.hardware.gpus import matches
+from flashlab.hardware.links import link
 
 HOME = Path(__file__).parent
 SHIPPED_GPU = "h200"
@@ -45,13 +47,22 @@ def load(name: str | os.PathLike) -> dict:
     if path is None:
         raise FileNotFoundError(f"record {str(name)!r}: no such file, and the shipped ones are {', '.join(shipped())}")
     try:
-        record = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        record = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: not JSON: {error}") from None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from None
     if not isinstance(record, dict) or record.get("schema") != 1:
         raise RecordError(f"{path}: not a record of flashlab bench (schema 1)")
-    coherent(record)
+    try:
+        validate(record)
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
     return record
+
+
+def _no_number(text: str):
+    raise ValueError(f"{text} is no number")
 
 
 def write(record: dict, path: str | os.PathLike) -> None:
@@ -68,49 +79,65 @@ def schema() -> dict:
 
 
 def validate(record: dict) -> None:
-    """Raise RecordError for the first thing that is wrong. Needs jsonschema (the extra ``bench``)."""
-    import jsonschema
-
-    errors = jsonschema.Draft202012Validator(schema()).iter_errors(record)
-    error = jsonschema.exceptions.best_match(errors)
-    if error is not None:
-        raise RecordError(f"{error.json_path}: {error.message}")
+    """Raise RecordError for the first thing that is wrong."""
+    fault = shape.fault(record, schema())
+    if fault:
+        raise RecordError(fault)
     coherent(record)
 
 
 def coherent(record: dict) -> None:
-    """Raise RecordError where a record contradicts itself or the machine it says it comes from."""
-    try:
-        names = {peer["name"] for peer in record["peers"]}
-        for result in record["results"]:
-            case = Case(**result["case"])
-            for entry in result["entries"]:
-                _entry(record, case, entry, names)
-        for curve in record["curves"]:
-            for series in curve["series"]:
-                for point in series["points"]:
-                    _time(f"{curve['name']}, {series['label']}, {point['x']}", point["time"])
-    except (KeyError, TypeError) as error:
-        raise RecordError(f"a field is missing or not what it should be: {error}") from None
+    """Raise RecordError where a record of the right shape contradicts itself or the machine it says it comes from."""
+    peers = {peer["name"]: peer for peer in record["peers"]}
+    for result in record["results"]:
+        case = Case(**result["case"])
+        seen = set()
+        for entry in result["entries"]:
+            where = f"{case.label}, {entry['peer']}, {entry['mode']}"
+            if (entry["peer"], entry["mode"]) in seen:
+                raise RecordError(f"{where}: stands there twice")
+            seen.add((entry["peer"], entry["mode"]))
+            _entry(record, case, entry, where, peers)
+    for curve in record["curves"]:
+        for series in curve["series"]:
+            for point in series["points"]:
+                _point(record["machine"]["gpu"], curve, series, point)
 
 
-def _entry(record: dict, case: Case, entry: dict, names: set) -> None:
-    where = f"{case.label}, {entry['peer']}, {entry['mode']}"
+def _entry(record: dict, case: Case, entry: dict, where: str, peers: dict) -> None:
     if case.kind != record["kind"]:
         raise RecordError(f"{where}: a {case.kind} case in a {record['kind']} record")
-    if entry["peer"] not in names:
+    if entry["peer"] not in peers:
         raise RecordError(f"{where}: peer is not among the record's peers")
     if (entry["status"] == "ok") != (entry["time"] is not None):
         raise RecordError(f"{where}: status {entry['status']!r} and {'no ' * (entry['time'] is None)}time")
     if entry["status"] != "ok":
         return
+    absent = peers[entry["peer"]]["absent"]
+    if absent is not None:
+        raise RecordError(f"{where}: timed, and yet the peer is absent: {absent}")
     if entry["error"] > entry["allowed"]:
         raise RecordError(f"{where}: error {entry['error']:.2e} is above {entry['allowed']:.2e} and yet called ok")
     _time(where, entry["time"])
     quantity, work = case.work
-    rate, most = work / entry["time"]["median_s"], _most(record["machine"]["gpu"], quantity)
+    _possible(where, work / entry["time"]["median_s"], quantity, record["machine"]["gpu"], _most)
+
+
+def _point(gpu: str, curve: dict, series: dict, point: dict) -> None:
+    where = f"{curve['name']}, {series['label']}, {point['x']} {curve['x']}"
+    _time(where, point["time"])
+    if point["bytes"] is None:
+        if curve["quantity"] == "bytes_per_s":
+            raise RecordError(f"{where}: bytes is null on a curve of bytes_per_s")
+        return
+    most = _most_of_link if curve["name"] == "link" else _most
+    _possible(where, point["bytes"] / point["time"]["median_s"], "bytes_per_s", gpu, most)
+
+
+def _possible(where: str, rate: float, quantity: str, gpu: str, most_of) -> None:
+    most = most_of(gpu, quantity)
     if rate > most:
-        raise RecordError(f"{where}: {rate:.3g} {quantity} is more than {record['machine']['gpu']} can, {most:.3g}")
+        raise RecordError(f"{where}: {rate:.3g} {quantity} is more than {gpu} can, {most:.3g}")
 
 
 def _time(where: str, time: dict) -> None:
@@ -128,3 +155,13 @@ def _most(name: str, quantity: str) -> float:
     if quantity == "flop_per_s":
         return found[0].dense_16bit_flops * ROOM_ABOVE_DATASHEET
     return found[0].hbm_bytes_per_s * L2_SHARE
+
+
+def _most_of_link(name: str, quantity: str) -> float:
+    """What the port to the host carries one way; infinite for a GPU outside the table."""
+    found = matches(name)
+    if not found or not (found[0].pcie_gen or found[0].c2c_bytes_per_s):
+        return math.inf
+    part = found[0]
+    wire = link(gen=part.pcie_gen).wire_bytes_per_s if part.pcie_gen else 0
+    return max(wire, part.c2c_bytes_per_s) * ROOM_ABOVE_DATASHEET
