@@ -18,11 +18,15 @@ from flashlab.widgets.controls import WIDTH, put
 from flashlab.widgets.figure import draw
 from flashlab.widgets.state import require, revise
 
+BOX = "flashlab-widget"  # the CSS class around controls and picture
+
 
 class Canvas(anywidget.AnyWidget):
     """Shows one Scene, redrawn in place by canvas.js."""
 
     _esm = Path(__file__).with_name("canvas.js")
+    _css = f""".{BOX} :is(.noUi-handle, select, input, textarea, .widget-readout):focus-visible {{
+        outline: 2px solid var(--jp-brand-color1, {style.READ}); outline-offset: 2px; }}"""  # ipywidgets shows none on a slider
     scene = traitlets.Dict().tag(sync=True)
 
 
@@ -53,6 +57,7 @@ class Explorable(ipywidgets.VBox):
         if hasattr(self, "measure") and live.here():
             texts.append(self._measure_button())
         super().__init__(children=[panel, *texts, self._message, self._canvas])
+        self.add_class(BOX)
         for name, control in self.controls.items():
             control.observe(lambda change, name=name: self._moved(name, change.new), "value")
         self.state = first

@@ -144,7 +144,7 @@ def _words(state, filling, grid):
             headline = f"{count(filling.blocks, 'block')}: one wave, and every SM of the {state.gpu} has work."
     else:
         share = number(100 * filling.tail / filling.capacity)
-        headline = f"{count(filling.blocks, 'block')} take {filling.rounds} waves; the last is {share}% full."
+        headline = f"{count(filling.blocks, 'block')} take {filling.rounds:,} waves; the last is {share}% full."
     who = count(grid.heads, "kv head" if state.pack_gqa else "query head") + " (GQA packed)" * state.pack_gqa
     tiles = f" × {grid.query_blocks} query tiles" if grid.query_blocks > 1 else ""
     under = (
@@ -232,18 +232,18 @@ def _waves(scene, state, filling):
     shown = list(range(1, rounds + 1)) if rounds <= 5 else [1, 2, 3, None, rounds]
     if state.wave not in shown and None in shown:
         shown[2] = state.wave
-    left, right = RIGHT_X + 30, RIGHT - 96
+    left, right = RIGHT_X + 46, RIGHT - 112
     for wave in shown:
         if wave is None:
-            scene.text(left, y + 12, f"{rounds - 4} more, full", size=style.SMALL, fill=style.MUTED)
+            scene.text(left, y + 12, f"{rounds - 4:,} more, full", size=style.SMALL, fill=style.MUTED)
         else:
             taken = filling.capacity if wave < rounds else filling.tail
             full = right - left
-            scene.text(RIGHT_X, y + 12, f"{wave}", size=style.SMALL, fill=style.MUTED)
+            scene.text(RIGHT_X, y + 12, f"{wave:,}", size=style.SMALL, fill=style.MUTED)
             scene.rect(left, y, full, height, fill=style.FAINT, radius=2)
             colour = style.NOW if wave == state.wave else style.DONE
             scene.rect(left, y, max(full * taken / filling.capacity, 2), height, fill=colour, radius=2)
-            words = f"{taken:,}" + (f", {filling.idle:,} idle" if wave == rounds and filling.idle else "")
+            words = f"{taken:,}" + (f"; {filling.idle:,} idle" if wave == rounds and filling.idle else "")
             scene.text(RIGHT, y + 12, words, size=style.SMALL, fill=style.MUTED, anchor="end")
         y += 21
 

@@ -184,6 +184,36 @@ def test_what_cannot_be_is_said_and_keys_stay_in_the_widget(page):
     no_errors(page)
 
 
+def test_page_keys_a_typed_number_and_the_ring_of_the_focus(page, shots):
+    """Page Up moves several steps, a number typed beside the slider counts, one out of range does not, Escape stays put."""
+    driven = Driven(page, NAMES.index("TileWalk"), "TileWalk")
+    run(page, "tilewalk.state = TileWalk().state")
+    driven.expect("as at first")
+    handle = driven.control("step")
+    page.keyboard.press("Tab")  # the ring is for those who come by keyboard
+    handle.focus()
+    assert handle.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
+    driven.box.screenshot(path=shots / "lab_focus.png")
+    before = driven.seq()
+    page.keyboard.press("PageUp")
+    page.wait_for_function("([e, n]) => Number(e.dataset.seq) > n", arg=[driven.scene.element_handle(), before])
+    reached = int(handle.get_attribute("aria-valuenow").split(".")[0])
+    assert reached > 1
+    driven.twin.controls["step"].value = reached
+    driven.expect("Page Up")
+    page.keyboard.press("Escape")
+    assert handle.evaluate("e => e === document.activeElement")
+    number = handle.locator("xpath=ancestor::div[contains(@class, 'widget-slider')][1]").locator(".widget-readout")
+    for typed, value in (("5", 5), ("99", driven.twin.state.steps)):
+        number.focus()
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type(typed)
+        page.keyboard.press("Enter")
+        driven.twin.controls["step"].value = value
+        driven.expect(f"{typed} typed")
+    no_errors(page)
+
+
 def test_from_memory_to_launch_to_occupancy(page, shots):
     """One key on the planner moves the grid, the occupancy's capability and, back, the grid's blocks per SM."""
     run(page, "kvplanner.state, smgrid.state, occupancyscope.state = KVPlanner().state, SMGrid().state, OccupancyScope().state\n"

@@ -39,7 +39,7 @@ def test_every_wave_shows_its_blocks(seed):
         cells = [shape for shape in scene.shapes if shape["kind"] == "cells"]
         assert len(cells) == state.blocks_per_sm and {len(c["codes"]) for c in cells} == {gpu(state.gpu).sms}
     assert f"= {grid.blocks:,} block" in scene.summary
-    assert f"{filling.rounds} waves" in scene.summary or filling.rounds == 1
+    assert f"{filling.rounds:,} waves" in scene.summary or filling.rounds == 1
 
 
 @pytest.mark.parametrize("seed", range(10))
