@@ -1,6 +1,9 @@
 """The ``flashlab`` command: one file a subcommand, each imported only when it is the one asked for."""
 
+import contextlib
+import errno
 import importlib
+import os
 import sys
 
 import click
@@ -38,16 +41,39 @@ def flashlab():
 
 
 def main(arguments=None) -> None:
-    """Run the command line; bad input is one line on stderr and exit code 2."""
+    """Run the command line; bad input is one line on stderr and exit code 2, output that cannot be written exit code 1."""
+    try:
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        _forget_output()
+        if error.errno != errno.EPIPE:  # a reader who has seen enough is told nothing
+            print(f"flashlab: writing failed: {error.strerror}", file=sys.stderr)
+        code = 1
+    sys.exit(code)
+
+
+def _run(arguments) -> int:
     try:
         code = flashlab.main(args=arguments, prog_name="flashlab", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
-        sys.exit(2)
+        return 2
     except click.ClickException as error:
         where = error.ctx.command_path if getattr(error, "ctx", None) else "flashlab"
         print(f"{where}: {' '.join(error.format_message().split())}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except click.Abort:
-        sys.exit(130)
-    sys.exit(code if isinstance(code, int) else 0)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _forget_output() -> None:
+    """What is still buffered goes nowhere: at exit Python would try again and complain."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,12 +1,15 @@
 """flashlab bench: speeds beside the peers', as records; counts where there is no GPU."""
 
 import contextlib
+import importlib.util
+import os
+from pathlib import Path
 
 import click
 
 from flashlab.bench.cases import KINDS, SETS
 from flashlab.cli.output import bad, emit_json, emit_table, json_option
-from flashlab.cli.sizes import GpuName, show_time
+from flashlab.cli.sizes import GpuName, Real, show_time
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,7 +25,7 @@ def _measured(kind: str, help: str) -> None:
     @click.option("--peers", help="Compare with these alone, separated by commas.")
     @click.option("--record", type=click.Path(dir_okay=False, writable=True), help="Write the record here.")
     @click.option("--plot", type=click.Path(dir_okay=False, writable=True), help="Draw it: FILE.png.")
-    @click.option("--seconds", type=click.FloatRange(1), help="Leave out the cases that do not fit in this time.")
+    @click.option("--seconds", type=Real(1), help="Leave out the cases that do not fit in this time.")
     @click.option("--seed", type=click.IntRange(0), help="Of the inputs; a fresh one by default.")
     @click.option("--graph/--no-graph", default=None, help="Also time CUDA graphs. Default: for decode.")
     @click.option("--gpu", "part", type=GpuName(), default="h200", help="Whose launch tables to count with, without a GPU.")
@@ -30,19 +33,48 @@ def _measured(kind: str, help: str) -> None:
     def run(which, peers, record, plot, seconds, seed, graph, part, as_json):
         if which not in ("quick", "full"):
             raise bad("--set", which, "must be quick or full")
-        names = [name.strip() for name in peers.split(",")] if peers else None
+        if kind not in SETS:
+            given = {"--peers": peers, "--graph": graph, "--seconds": seconds}
+            for option, value in given.items():
+                if value is not None:
+                    raise bad(option, value, f"is of {', '.join(SETS)} only: a curve has no peers, graphs or cases to leave out")
+        names = None if peers is None else [name.strip() for name in peers.split(",")]
+        paths = {"--record": record, "--plot": plot}
+        for option, path in paths.items():
+            _check_writable(option, path)
         if not _gpu_present():
-            if record or plot:
-                raise bad("--record" if record else "--plot", record or plot, "there is no GPU here, so nothing is measured")
+            for option, path in paths.items():
+                if path is not None:
+                    raise bad(option, path, "there is no GPU here, so nothing is measured")
             if kind in SETS:
                 _check_names(kind, names)
             return _show_counts(kind, which, part, as_json)
         found = _measure(kind, which, names, seconds, seed, graph, record, as_json)
-        if plot:
-            from flashlab.bench.plots import draw
-
-            draw(found, plot)
         _show(found, as_json)
+        if plot:
+            _draw(found, plot)
+
+
+def _check_writable(option: str, path: str | None) -> None:
+    """A run takes minutes, so what cannot be written is said before it."""
+    if path is None:
+        return
+    folder = Path(path).parent
+    if not Path(path).name:
+        raise bad(option, path, "must name a file")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise bad(option, path, f"must lie in a directory that can be written, and {folder} is none")
+    if option == "--plot" and importlib.util.find_spec("matplotlib") is None:
+        raise bad(option, path, "matplotlib is not installed, it comes with pip install 'flashlab[bench]'")
+
+
+def _draw(record: dict, path: str) -> None:
+    from flashlab.bench.plots import draw
+
+    try:
+        draw(record, path)
+    except ValueError as error:
+        raise bad("--plot", path, str(error)) from error
 
 
 def _gpu_present() -> bool:
@@ -170,6 +202,8 @@ def compare(before, after, as_json):
         changes = compare.compare(*loaded)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if all(change.verdict in ("gone", "new") for change in changes):
+        raise click.UsageError(f"{before} and {after}: nothing was timed in both, so there is nothing to compare")
     cautions = compare.cautions(*loaded)
     slower = any(change.verdict == "slower" for change in changes)
     if as_json:
@@ -191,8 +225,9 @@ def compare(before, after, as_json):
 @click.option("--kinds", default="prefill,train,decode", show_default=True, help="Separated by commas.")
 @click.option("--set", "which", default="full", show_default=True, help="quick or full.")
 @click.option("--processes", type=click.IntRange(1, 64), default=4, show_default=True)
-@click.option("--seconds", type=click.FloatRange(1), default=120, show_default=True, help="Stop after this.")
-def ahead(kinds, which, processes, seconds):
+@click.option("--seconds", type=Real(1), default=120, show_default=True, help="Stop after this.")
+@json_option
+def ahead(kinds, which, processes, seconds, as_json):
     """Compile what a run will need, in several processes, so that the run itself does not wait for compilers."""
     from flashlab.bench.ahead import compile_ahead
 
@@ -202,6 +237,8 @@ def ahead(kinds, which, processes, seconds):
         done = compile_ahead(kinds.split(","), which, None, processes, seconds)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if as_json:
+        return emit_json({"calls_compiled": done})
     print(f"{done} calls compiled")
 
 

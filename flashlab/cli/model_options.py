@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import click
 
-from flashlab.cli.sizes import COUNT, Size
+from flashlab.cli.sizes import COUNT, Real, Size
 
 TOKENS = click.IntRange(0, 10**12)
 
@@ -32,7 +32,7 @@ _MODEL = (
 )
 
 _MEMORY = (
-    click.option("--memory-utilization", type=float, default=0.9, show_default=True, help="Share of the GPU's memory."),
+    click.option("--memory-utilization", type=Real(0, 1, min_open=True), default=0.9, show_default=True, help="Share of the GPU's memory."),
     click.option("--weights", type=Size(), metavar="SIZE", help="Bytes of all weights, as in 15GiB; counted if left out."),
     click.option("--weights-dtype", help="Format of counted weights; the config's own 16 bits if left out."),
     click.option("--workspace", type=Size(0), metavar="SIZE", default=0, show_default=True, help="Activations, graphs."),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json as jsonlib
+import math
 from collections.abc import Iterable
 
 import click
@@ -10,8 +11,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def emit_json(data) -> None:
-    """Print data as one JSON object; dataclasses and named tuples become objects and infinities become null."""
-    print(jsonlib.dumps(_plain(data), indent=2))
+    """Print data as one JSON object; dataclasses and named tuples become objects and what is not finite null."""
+    print(jsonlib.dumps(_plain(data), indent=2, allow_nan=False))
 
 
 def emit_table(title: str, rows: Iterable[tuple], columns: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
@@ -35,8 +36,8 @@ def emit_table(title: str, rows: Iterable[tuple], columns: Iterable[str] = (), n
 
 
 def bad(option: str, value, allowed: str) -> click.UsageError:
-    """The error for a wrong option: ``--tp 3: must divide heads_q 32``."""
-    return click.UsageError(f"{option} {value}: {allowed}")
+    """The error for a wrong option: ``--tp 3: must divide heads_q 32``; a blank value stands in quotes."""
+    return click.UsageError(f"{option} {value if str(value).strip() else repr(value)}: {allowed}")
 
 
 def _plain(value):
@@ -48,6 +49,6 @@ def _plain(value):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

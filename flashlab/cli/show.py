@@ -6,6 +6,15 @@ import click
 
 from flashlab.cli.output import bad, emit_json, emit_table, json_option
 
+SCORES = ("forward", "dkdv", "dq", "decode")  # the kernels that compute scores
+KNOWN_BY = {
+    "causal": (*SCORES, "append"),
+    "window": SCORES,
+    "softcap": SCORES,
+    "alibi": SCORES,
+    "page_size": ("forward", "decode", "append"),
+}
+
 
 @click.command()
 @click.argument("kernel")
@@ -52,14 +61,21 @@ def command(kernel, arch, dtype, head_dim, group, page_size, cache, unsplit, as_
             raise bad(option, cache if option == "--cache" else kernel, "is of decode only")
     if features["varlen"] and kernel in ("decode", "combine", "append"):
         raise bad("--varlen", kernel, "is of prefill and training only; a decode launch has its lengths on the device")
+    for feature, kernels in KNOWN_BY.items():
+        if (features | {"page_size": page_size})[feature] and kernel not in kernels:
+            raise bad(f"--{feature.replace('_', '-')}", kernel, f"is of {', '.join(kernels)} only")
 
-    report = inspect.inspect(
-        kernel, arch, dtype=dtype, head_dim=head_dim, group=group, page_size=page_size, cache=cache, split=not unsplit,
-        **features,
-    )  # fmt: skip
+    try:
+        report = inspect.inspect(
+            kernel, arch, dtype=dtype, head_dim=head_dim, group=group, page_size=page_size, cache=cache,
+            split=not unsplit, **features,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise click.UsageError(f"KERNEL {kernel}: {error}") from error
     fit = occupancy(cc=arch, threads=report.threads, registers=report.registers, shared_memory=report.shared_memory_bytes)
     if as_json:
-        return emit_json(dataclasses.asdict(report) | {"occupancy": fit._asdict()})
+        launch = {name.lower(): value for name, value in report.launch.items()}
+        return emit_json(dataclasses.asdict(report) | {"launch": launch, "occupancy": fit._asdict()})
     features |= {f"pages of {page_size}": page_size, f"{cache} cache": cache != "native", "unsplit": unsplit}
     given = ", ".join([f"head_dim {head_dim}", *(name for name, on in features.items() if on)])
     emit_table(f"{kernel} for {arch}, {dtype}, {given}", _rows(report, fit))

@@ -1,5 +1,6 @@
 """Sizes, times and GPUs as people write and read them on a command line."""
 
+import math
 import re
 
 import click
@@ -31,6 +32,16 @@ def parse_size(text: str) -> int:
 
 
 COUNT = click.IntRange(1, 2**31 - 1)
+
+
+class Real(click.FloatRange):
+    """An option that takes a finite number in a range; click's own lets ``nan`` through every bound."""
+
+    def convert(self, value, param, ctx) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 class Size(click.ParamType):

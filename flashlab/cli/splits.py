@@ -3,7 +3,7 @@
 import click
 
 from flashlab.cli.output import bad, emit_json, emit_table, json_option
-from flashlab.cli.sizes import COUNT, GpuName, show_rate, show_time
+from flashlab.cli.sizes import COUNT, GpuName, Real, show_rate, show_time
 
 MOST_BLOCKS_PER_SM = 32  # of any compute capability
 
@@ -15,7 +15,7 @@ MOST_BLOCKS_PER_SM = 32  # of any compute capability
 @click.option("--heads-kv", type=COUNT, help="KV heads; as many as query heads if not given.")
 @click.option("--context", type=COUNT, required=True, help="Keys in the cache of each sequence.")
 @click.option("--head-dim", type=COUNT, default=128, show_default=True, help="Elements of a head.")
-@click.option("--element-bytes", type=click.FloatRange(0, 8, min_open=True), default=2, show_default=True)
+@click.option("--element-bytes", type=Real(0, 8, min_open=True), default=2, show_default=True)
 @click.option("--block-n", type=COUNT, default=128, show_default=True, help="Keys in a tile.")
 @click.option(
     "--blocks-per-sm",

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -47,7 +48,17 @@ def test_curves_without_a_gpu_are_points_without_times(capsys, kind):
     [
         (["prefill", "--set", "huge"], "--set huge: must be quick or full"),
         (["prefill", "--peers", "cudnn"], "--peers cudnn: peer 'cudnn': must be one of flashlab"),
+        (["prefill", "--set", " "], "--set ' ': must be quick or full"),
+        (["prefill", "--peers", ""], "--peers '': peer '': must be one of flashlab"),
+        (["prefill", "--seconds", "nan"], "nan is not a finite number in the range x>=1"),
+        (["prefill", "--seconds", "inf"], "inf is not a finite number"),
+        (["link", "--peers", "flashlab"], "--peers flashlab: is of prefill, train, decode only"),
+        (["launch", "--graph"], "is of prefill, train, decode only"),
+        (["link", "--seconds", "5"], "is of prefill, train, decode only"),
         (["prefill", "--record", "x.json"], "--record x.json: there is no GPU here"),
+        (["prefill", "--plot", "x.png"], "--plot x.png: there is no GPU here"),
+        (["prefill", "--record", "/no such place/x.json"], "x.json: must lie in a directory that can be written"),
+        (["prefill", "--plot", ""], "--plot '': must name a file"),
         (["decode", "--gpu", "mi300x"], "NVIDIA"),
         (["tune"], "no GPU here"),
         (["tune", "--kernels", "all"], "--kernels all: must be one of forward"),
@@ -78,6 +89,38 @@ def test_compare_says_what_got_slower_and_exits_1(capsys, tmp_path):
     assert code == 1 and "+25.0%" in out
     code, _, error = run(capsys, "compare", "train", "decode")
     assert code == 2 and "nothing to compare" in error
+
+
+@pytest.mark.parametrize("number", ["NaN", "null", '"fast"'])
+@pytest.mark.parametrize("key", ["read_bytes_per_s", "driver"])
+def test_compare_of_a_broken_record_is_one_line(capsys, tmp_path, key, number):
+    """Neither a missing key nor one that is no number gets as far as the arithmetic."""
+    text = (records.HOME / "records" / "h200_train.json").read_text()
+    for what, broken in (
+        ("must be|is no number", text.replace(json.dumps(records.load("train")["ceilings"]["read_bytes_per_s"]), number)),
+        ("is missing", text.replace(f'"{key}"', f'"un{key}"')),
+    ):
+        (tmp_path / "r.json").write_text(broken)
+        code, out, error = run(capsys, "compare", "train", tmp_path / "r.json")
+        assert (code, out, len(error.splitlines())) == (2, "", 1)
+        assert "r.json: " in error and re.search(what, error)
+
+
+def test_compare_of_records_without_a_shape_in_common_is_refused(capsys, tmp_path):
+    other = records.load("train")
+    for result in other["results"]:
+        result["case"]["batch"] += 1
+    records.write(other, tmp_path / "other.json")
+    code, out, error = run(capsys, "compare", "train", tmp_path / "other.json")
+    assert (code, out) == (2, "") and "nothing was timed in both" in error and len(error.splitlines()) == 1
+
+
+def test_compare_says_that_the_gpu_was_another(capsys, tmp_path):
+    other = records.load("train")
+    other["machine"]["gpu"] = "NVIDIA Unheard-of"
+    records.write(other, tmp_path / "other.json")
+    code, out, _ = run(capsys, "compare", "train", tmp_path / "other.json")
+    assert code == 0 and "gpu was NVIDIA H200 and is NVIDIA Unheard-of" in out
 
 
 def test_a_record_can_be_printed(record_of, capsys):

@@ -20,6 +20,7 @@ def test_json(capsys):
     assert found["kernel"] == "preprocess" and found["arch"] == "sm_90"
     assert 0 < found["registers"] <= 255 and found["spill_bytes"] == 0
     assert found["threads"] == 32 * found["launch"]["num_warps"]
+    assert all(key == key.lower() for key in found["launch"]) and found["launch"]["block_m"]
     assert found["occupancy"]["blocks_per_sm"] >= 1
 
 
@@ -54,6 +55,11 @@ def test_combine_table(capsys):
         (["decode", "--cache", "fp4"], "--cache fp4: must be one of native, fp8, int8, int4"),
         (["forward", "--cache", "fp8"], "--cache fp8: is of decode only"),
         (["dq", "--unsplit"], "--unsplit dq: is of decode only"),
+        (["combine", "--causal"], "--causal combine: is of forward, dkdv, dq, decode, append only"),
+        (["append", "--alibi"], "--alibi append: is of forward, dkdv, dq, decode only"),
+        (["preprocess", "--window"], "--window preprocess: is of forward, dkdv, dq, decode only"),
+        (["combine", "--softcap"], "--softcap combine: is of forward, dkdv, dq, decode only"),
+        (["dq", "--page-size", "16"], "--page-size dq: is of forward, decode, append only"),
         (["decode", "--varlen"], "--varlen decode: is of prefill and training only"),
     ],
 )

@@ -54,7 +54,7 @@ def test_kv_heads_default_to_query_heads_and_more_blocks_fit(capsys):
         (["--gpu", "h200", "--heads-q", "32", "--context", "9", "--element-bytes", "0"], "'--element-bytes': 0.0"),
         (
             ["--gpu", "h200", "--heads-q", "32", "--context", "9", "--element-bytes", "nan"],
-            "--element-bytes: element_bytes must be above 0",
+            "'--element-bytes': nan is not a finite number",
         ),
         (["--gpu", "h200", "--heads-q", "32", "--context", "9", "--blocks-per-sm", "33"], "'--blocks-per-sm': 33"),
         (["--heads-q", "32", "--context", "9"], "--gpu"),
