@@ -34,13 +34,14 @@ ORDERS = {
     ),
 }
 MOST_Q_TILES, MOST_K_TILES = 16, 32
+MOST = {"head_dim": 256, "block_m": 128, "block_n": 128}
 
 
 @dataclass(frozen=True)
 class Walk(Stepped):
     """State: the order of the loops, causal or not, the number of splits (of split_kv), and the shape of one head.
 
-    Lengths in tokens, blocks in tokens a tile, at most 16 query tiles and 32 key tiles. Bytes are those of bfloat16.
+    Lengths in tokens, blocks in tokens a tile, at most 128, at most 16 query tiles and 32 key tiles. Bytes are those of bfloat16.
     """
 
     order: str = "flash_attention_2"
@@ -58,7 +59,8 @@ class Walk(Stepped):
         for name in ("num_splits", "seqlen_q", "seqlen_k", "head_dim", "block_m", "block_n"):
             value = getattr(self, name)
             require(value >= 1, name, value, "a whole number from 1 up")
-        require(self.head_dim <= 256, "head_dim", self.head_dim, "from 1 to 256")
+        for name, most in MOST.items():  # the walk is run, not counted: a tile of a million keys would be made
+            require(getattr(self, name) <= most, name, getattr(self, name), f"from 1 to {most}")
         rows, columns = -(-self.seqlen_q // self.block_m), -(-self.seqlen_k // self.block_n)
         require(rows <= MOST_Q_TILES, "seqlen_q", self.seqlen_q, f"at most {MOST_Q_TILES} tiles of block_m, {self.block_m}")
         require(columns <= MOST_K_TILES, "seqlen_k", self.seqlen_k, f"at most {MOST_K_TILES} tiles of block_n, {self.block_n}")
@@ -79,7 +81,7 @@ def record(state: Walk) -> HBM:
     return _record(state.order, state.num_splits if state.order == "split_kv" else None, state.tiling, state.head_dim)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _record(order, num_splits, tiling, head_dim):
     q, k, v = (torch.zeros(n, head_dim) for n in (tiling.seqlen_q, tiling.seqlen_k, tiling.seqlen_k))
     options = {} if num_splits is None else {"num_splits": num_splits}

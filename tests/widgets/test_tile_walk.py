@@ -72,6 +72,7 @@ def test_controls_follow_the_state():
         ({"num_splits": 2.5}, "num_splits is 2.5"),
         ({"num_splits": 33}, "num_splits is 33"),
         ({"head_dim": 512}, "head_dim is 512"),
+        ({"block_n": 10**9, "seqlen_k": 10**9}, "block_n is 1000000000: allowed is from 1 to 128"),
         ({"step": 10}, "step is 10: allowed is from 0 to 9"),
     ],
 )
