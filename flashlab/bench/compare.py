@@ -13,7 +13,7 @@ NOISE = 0.03
 
 class Change(NamedTuple):
     """before_s and after_s: medians. ratio: after over before, above 1 is slower. verdict: "slower", "faster", "same",
-    "gone" (timed before only) or "new" (timed after only)."""
+    "broken" (timed before; wrong or failing after), "gone" (timed before only) or "new" (timed after only)."""
 
     what: str
     peer: str
@@ -29,7 +29,9 @@ def compare(before: dict, after: dict) -> list[Change]:
     if before["kind"] != after["kind"]:
         raise ValueError(f"a {before['kind']} record and a {after['kind']} record have nothing to compare")
     old, new = _times(before), _times(after)
-    return [_change(key, old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    changes = [_change(key, old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    broken = _broken(after)
+    return [c._replace(verdict="broken") if c.verdict == "gone" and (c.what, c.peer, c.mode) in broken else c for c in changes]
 
 
 def cautions(before: dict, after: dict) -> list[str]:
@@ -58,6 +60,17 @@ def _change(key, old, new) -> Change:
     elif apart and ratio < 1 / (1 + NOISE):
         verdict = "faster"
     return Change(what, peer, mode, old["median_s"], new["median_s"], ratio, verdict)
+
+
+def _broken(record: dict) -> set[tuple[str, str, str]]:
+    """What gave a wrong answer or none. A peer that fails when it is called has no row for its graph: both modes are broken."""
+    found = set()
+    for result in record["results"]:
+        for entry in result["entries"]:
+            if entry["status"] in ("wrong", "failed"):
+                modes = ("eager", "graph") if entry["mode"] == "eager" else ("graph",)
+                found |= {(Case(**result["case"]).label, entry["peer"], mode) for mode in modes}
+    return found
 
 
 def _times(record: dict) -> dict[tuple[str, str, str], dict]:

@@ -189,7 +189,7 @@ for _kind, _help in KINDS.items():
 @click.argument("after")
 @json_option
 def compare(before, after, as_json):
-    """What got slower from one record to another, beyond noise. Exit code 1 if anything did."""
+    """What got slower from one record to another, beyond noise. Exit code 1 if anything did, or is wrong or fails now."""
     from flashlab.bench import compare, records
 
     loaded = []
@@ -205,20 +205,20 @@ def compare(before, after, as_json):
     if all(change.verdict in ("gone", "new") for change in changes):
         raise click.UsageError(f"{before} and {after}: nothing was timed in both, so there is nothing to compare")
     cautions = compare.cautions(*loaded)
-    slower = any(change.verdict == "slower" for change in changes)
+    slower, broken = (any(change.verdict == verdict for change in changes) for verdict in ("slower", "broken"))
     if as_json:
-        emit_json({"slower": slower, "cautions": cautions, "changes": changes})
-        return int(slower)
+        emit_json({"slower": slower, "broken": broken, "cautions": cautions, "changes": changes})
+        return int(slower or broken)
     rows = [
         (c.verdict, c.what, c.peer, c.mode, show_time(c.before_s), show_time(c.after_s), f"{c.ratio - 1:+.1%}")
         for c in changes
         if c.verdict in ("slower", "faster")
     ]
-    rows += [(c.verdict, c.what, c.peer, c.mode, "", "", "") for c in changes if c.verdict in ("gone", "new")]
+    rows += [(c.verdict, c.what, c.peer, c.mode, "", "", "") for c in changes if c.verdict in ("broken", "gone", "new")]
     same = sum(change.verdict == "same" for change in changes)
     notes = [f"{same} unchanged: within {compare.NOISE:.0%}, or samples that overlap.", *cautions]
     emit_table(f"{before} to {after}", rows, columns=("", "case", "peer", "mode", "before", "after", "time"), notes=notes)
-    return int(slower)
+    return int(slower or broken)
 
 
 @command.command("ahead")
@@ -234,7 +234,7 @@ def ahead(kinds, which, processes, seconds, as_json):
     if not _gpu_present():
         raise click.UsageError("there is no GPU here, so there is nothing to compile for")
     try:
-        done = compile_ahead(kinds.split(","), which, None, processes, seconds)
+        done = compile_ahead([kind.strip() for kind in kinds.split(",")], which, None, processes, seconds)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if as_json:
@@ -251,7 +251,7 @@ def tune(kernels, directory, install, as_json):
     """Measure launch configurations on the GPU present and write its launch tables."""
     from flashlab.bench import tune
 
-    names = kernels.split(",")
+    names = [name.strip() for name in kernels.split(",")]
     for name in names:
         if name not in tune.KERNELS:
             raise bad("--kernels", name, f"must be one of {', '.join(tune.KERNELS)}")

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from flashlab.bench import compare as module
-from flashlab.bench import figures, timing
+from flashlab.bench import figures, records, timing
 from flashlab.bench.compare import compare
 
 
@@ -52,6 +52,15 @@ def test_gone_and_new(record):
     after = copy.deepcopy(record)
     after["results"][0]["entries"][1].update(peer="other")
     assert verdicts(record, after) == {"flashlab": "same", "rival": "gone", "other": "new"}
+
+
+@pytest.mark.parametrize("status", ["wrong", "failed", "refused", "not run"])
+def test_what_is_wrong_now_is_not_merely_gone(record, status):
+    after = copy.deepcopy(record)
+    after["results"][0]["entries"][0].update(status=status, reason="so it is", time=None)
+    records.validate(after)
+    assert verdicts(record, after)["flashlab"] == ("broken" if status in ("wrong", "failed") else "gone")
+    assert verdicts(after, record)["flashlab"] == "new"
 
 
 def test_different_kinds_do_not_compare(record):

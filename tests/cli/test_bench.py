@@ -115,6 +115,22 @@ def test_compare_of_records_without_a_shape_in_common_is_refused(capsys, tmp_pat
     assert (code, out) == (2, "") and "nothing was timed in both" in error and len(error.splitlines()) == 1
 
 
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_compare_exits_1_where_a_kernel_is_wrong_now(capsys, tmp_path, arguments):
+    after = records.load("decode")
+    entries = after["results"][0]["entries"]
+    assert [(e["peer"], e["mode"]) for e in entries[:2]] == [("flashlab", "eager"), ("flashlab", "graph")]
+    entries[0].update(status="wrong", reason="far off", time=None)
+    del entries[1]
+    records.write(after, tmp_path / "after.json")
+    code, out, _ = run(capsys, "compare", "decode", tmp_path / "after.json", *arguments)
+    assert code == 1 and "broken" in out
+    if arguments:
+        found = json.loads(out)
+        assert (found["slower"], found["broken"]) == (False, True)
+        assert [c["mode"] for c in found["changes"] if c["verdict"] == "broken"] == ["eager", "graph"]
+
+
 def test_compare_says_that_the_gpu_was_another(capsys, tmp_path):
     other = records.load("train")
     other["machine"]["gpu"] = "NVIDIA Unheard-of"
