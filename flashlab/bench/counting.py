@@ -144,10 +144,11 @@ class Point(NamedTuple):
 
 
 def points(kind: str, part: str | GPU = "h200") -> list[Point]:
-    """The points of the launch or link curves on a GPU."""
+    """The points of the launch or link curves on a GPU. Raises ValueError for one that is not NVIDIA's."""
     from flashlab.bench import curves
 
     part = gpu(part)
+    _capability(part)
     if kind == "link":
         return [Point("link", f"{size:,} bytes", None, None, size) for size in curves.LINK_SIZES]
     found = [

@@ -168,7 +168,10 @@ def _show_points(kind: str, part, as_json: bool) -> None:
     from flashlab.bench import counting
     from flashlab.sizing.units import show_bytes
 
-    points = counting.points(kind, part)
+    try:
+        points = counting.points(kind, part)
+    except ValueError as error:
+        raise bad("--gpu", part.name, str(error)) from error
     if as_json:
         return emit_json({"measured": False, "note": counting.NO_SPEED, "gpu": part.name, "points": points})
     rows = [

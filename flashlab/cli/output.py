@@ -10,6 +10,9 @@ import click
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 
 
+LEAST_WIDTH, WIDTH = 40, 80  # columns below which a table would lose letters; what COLUMNS=0 is taken for
+
+
 def emit_json(data) -> None:
     """Print data as one JSON object; dataclasses and named tuples become objects and what is not finite null."""
     print(jsonlib.dumps(_plain(data), indent=2, allow_nan=False))
@@ -29,6 +32,7 @@ def emit_table(title: str, rows: Iterable[tuple], columns: Iterable[str] = (), n
     for row in rows:
         table.add_row(*[Text(cell) for cell in row])
     console = Console(highlight=False)
+    console.width = max(LEAST_WIDTH, console.width or WIDTH)
     console.print(Text(title, style="bold"))
     console.print(table)
     for note in notes:

@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
 import pytest
 
-from flashlab.cli.output import bad, emit_json
+from flashlab.cli.output import bad, emit_json, emit_table
 from flashlab.cli.sizes import Real
 
 FULL = Path("/dev/full")
@@ -45,6 +46,16 @@ def test_a_reader_that_left_is_told_nothing(arguments):
 def test_json_holds_no_number_that_json_does_not_know(capsys):
     emit_json({"a": float("nan"), "b": [float("inf"), -float("inf")], "c": 1.5})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, None], "c": 1.5}
+
+
+@pytest.mark.parametrize("width", ["0", "1", "40", "200", "abc"])
+def test_a_narrow_terminal_loses_no_letter(capsys, monkeypatch, width):
+    columns = ("case", "launch", "tile", "splits", "programs", "waves", "pairs", "memory")
+    row = ("B4H16S1024D128causal", "forward", "64x128", "1", "1,024", "7.76", "16,384", "570.687MB(544.250MiB)")
+    monkeypatch.setenv("COLUMNS", width)
+    emit_table("A title", [row], columns=columns, notes=["A note."])
+    said = "".join((*columns, *row, "A title", "A note."))
+    assert Counter("".join(capsys.readouterr().out.split())) == Counter("".join(said.split()))
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "-1", "2", "x"])
