@@ -25,7 +25,7 @@ from flashlab.hardware import decode_grid, num_splits, waves
 from flashlab.hardware import splits as split_rules
 from flashlab.kernels import combine, decode, decode_plan
 from flashlab.reference.algebra import Partial, merge
-from flashlab.widgets import TileWalk
+from flashlab.widgets import SMGrid, TileWalk
 
 # isort: split
 import triton  # after flashlab, which decides where kernels run
@@ -205,7 +205,7 @@ check("09.combine_partials", multiplied)
 # does not change at all. It runs from `first_tile` to `last_tile` instead of from 0 to the end.
 #
 # The loop is given. Write what stands before it, and the two stores behind it. `unit` folds $\log_2 e$ into the scale,
-# so m and l are in base 2. The lse that you store is natural.
+# so the loop works with powers of 2: $l = \sum 2^{s - m}$, and m is in base 2. The lse that you store is natural.
 
 # %%
 # spec: 09.split_decode
@@ -268,15 +268,15 @@ for split in range(3):
 # %%
 print("keys      splits   K and V      parts, out and back")
 for seqlen in (512, 2048, 8192, 131072):
-    for n in (16, 33):
+    for n in sorted({16, min(33, seqlen // 32)}):  # no more splits than tiles of 32 keys
         one_head = step_bytes(seqlen, n)
         kv = 8 * (one_head.reads["k"] + one_head.reads["v"])
         parts = 8 * 2 * (one_head.reads["o_partial"] + one_head.reads["lse_partial"])
         print(f"{seqlen:6} {n:9} {kv / 1e6:9.2f} MB {parts / 1e6:9.2f} MB {parts / kv:9.1%}")
 
 # %% [markdown]
-# At 131072 keys nothing. At 512 keys and 33 splits half as many bytes again. So splits are free only where there is
-# much to read.
+# At 131072 keys next to nothing. At 512 keys and 16 splits, one for each tile, a quarter as many bytes again. So splits
+# are free only where there is much to read.
 #
 # ## How many splits? Waves
 #
@@ -298,8 +298,8 @@ for n in (8, 15, 16, 17, 33, 34):
           f"{filled.efficiency:.1%}")
 
 # %% [markdown]
-# A tooth of the saw for every wave. The more waves, the less the last one matters, so 33 and 66 splits are full as
-# well. But each split costs. FlashAttention-3 chooses so:
+# A tooth of the saw for every wave. 33 splits fill two waves and 66 fill four, to the last place, and the more waves
+# there are, the less the last one matters. But each split costs. FlashAttention-3 chooses so:
 #
 # - The rows fill 80% of the SMs already, or there are at most 4 key tiles: 1.
 # - Otherwise try every $n$ up to 128, the SMs and the key tiles, whichever is least. Take the *smallest* whose
@@ -353,7 +353,20 @@ for n in (1, 2, 4, 8, 16, 17, 24, 33):
 # **The cliff at 17** is there for tiles of 64 keys: 135 us become 158. The saw says *twice* the time, the GPU says a
 # sixth more. An SM holds two of these programs, so there is no second wave. But four SMs got two programs and the
 # others one, and those four finish last.
-#
+
+# %%
+grid = SMGrid(num_splits=17, blocks_per_sm=1, wave=2)
+grid.figure()
+
+# %% [markdown]
+# So it would be if an SM held *one* program. The curve is the model for tiles of 64, the diamonds were recorded with
+# tiles of 32. Now drag *blocks per SM* to 2: the second wave is gone, and the cliff at 17 is lower. Where is the next
+# cliff then? Drag the splits over it.
+
+# %%
+grid
+
+# %% [markdown]
 # **Tiles of 32 keys have no cliff**, and need more splits. Such a program has fewer bytes under way, so it reads more
 # slowly (2102 us against 1633 in one split), and several of them must share an SM. Then one more or less hardly
 # matters. How many does an SM hold? Compile it and see. (This takes some seconds, and needs no GPU.)

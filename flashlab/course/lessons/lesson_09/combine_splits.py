@@ -85,10 +85,14 @@ def _wrong_kernel(
     if WHICH == "last_split_dropped":
         num_splits -= 1
     places = splits * rows + row
-    if WHICH == "lses_row_first":
+    if WHICH == "lses_row_first" or WHICH == "parts_row_first":
         places = row * num_splits + splits
-    if WHICH == "padding_weighs" or WHICH == "other_forgotten":
+    if WHICH == "padding_weighs" or WHICH == "other_is_zero":
         b_lse = tl.load(p_lses + places, mask=splits < num_splits, other=0.0)
+    elif WHICH == "other_forgotten":
+        b_lse = tl.load(p_lses + places, mask=splits < num_splits)
+    elif WHICH == "mask_forgotten":
+        b_lse = tl.load(p_lses + places)
     else:
         b_lse = tl.load(p_lses + places, mask=splits < num_splits, other=float("-inf"))
     written = b_lse > float("-inf")
@@ -97,13 +101,20 @@ def _wrong_kernel(
     if WHICH == "zero_times_nan":
         written = splits < num_splits
     at = (splits[:, None] * rows + row) * HEAD_DIM + dims
-    b_out = tl.load(p_outs + at, mask=written[:, None], other=0.0)
+    if WHICH == "parts_row_first":
+        at = places[:, None] * HEAD_DIM + dims
+    if WHICH == "parts_packed_like_lses":
+        at = places[:, None] + dims
+    if WHICH == "outs_unmasked":
+        b_out = tl.load(p_outs + at)
+    else:
+        b_out = tl.load(p_outs + at, mask=written[:, None], other=0.0)
     m = tl.max(b_lse, 0)
     if WHICH != "nothing_is_nan":
         m = tl.where(m == float("-inf"), 0.0, m)
     if WHICH == "without_the_maximum":
         m = 0.0
-    if WHICH == "base_two_weights":
+    if WHICH == "base_two_weights" or WHICH == "exp2_alone":
         w = tl.exp2(b_lse - m)
     elif WHICH == "averaged":
         w = tl.where(written, 1.0, 0.0)
@@ -126,11 +137,18 @@ def _wrong_kernel(
         lse = lse * 1.4426950408889634
     if WHICH == "lse_without_its_maximum":
         lse = tl.log(l)
+    if WHICH == "nothing_weighs_something":
+        lse = m + tl.log(tl.where(l == 0.0, 1.0, l))
+    if WHICH == "sum_for_lse":
+        lse = l
     if WHICH == "lse_is_the_largest":
         lse = tl.max(b_lse, 0)
     if WHICH == "lse_summed":
         lse = tl.sum(tl.where(written, b_lse, 0.0), 0)
-    tl.store(p_out + row * HEAD_DIM + dims, out)
+    if WHICH == "out_packed_like_lse":
+        tl.store(p_out + row + dims, out)
+    else:
+        tl.store(p_out + row * HEAD_DIM + dims, out)
     if WHICH != "lse_not_stored":
         tl.store(p_lse + row, lse)
 
@@ -210,6 +228,42 @@ def lse_not_stored(outs, lses):
 
 def lses_row_first(outs, lses):
     return _launch(outs, lses, "lses_row_first")
+
+
+def other_is_zero(outs, lses):
+    return _launch(outs, lses, "other_is_zero")
+
+
+def mask_forgotten(outs, lses):
+    return _launch(outs, lses, "mask_forgotten")
+
+
+def parts_row_first(outs, lses):
+    return _launch(outs, lses, "parts_row_first")
+
+
+def parts_packed_like_lses(outs, lses):
+    return _launch(outs, lses, "parts_packed_like_lses")
+
+
+def outs_unmasked(outs, lses):
+    return _launch(outs, lses, "outs_unmasked")
+
+
+def exp2_alone(outs, lses):
+    return _launch(outs, lses, "exp2_alone")
+
+
+def nothing_weighs_something(outs, lses):
+    return _launch(outs, lses, "nothing_weighs_something")
+
+
+def sum_for_lse(outs, lses):
+    return _launch(outs, lses, "sum_for_lse")
+
+
+def out_packed_like_lse(outs, lses):
+    return _launch(outs, lses, "out_packed_like_lse")
 
 
 def last_split_dropped(outs, lses):
@@ -292,10 +346,28 @@ EXERCISE = Exercise(
             "What is `other` of your load of the lses?",
         ),
         Mistake(
+            other_is_zero,
+            "Right for four splits, not for five: the lanes between num_splits and BLOCK_S hold an lse of 0, which is a "
+            "weight of 1, and then outs was read where there is none. (Outside a tensor there is NaN here.)",
+            "What is `other` of your load of the lses?",
+        ),
+        Mistake(
+            outs_unmasked,
+            "outs was loaded without a mask: past num_splits there is none, and where nobody wrote it is no better. "
+            "Their weight is 0, and 0 * NaN is NaN.",
+            "Which lanes have an out that somebody wrote, and which number says so?",
+        ),
+        Mistake(
             other_forgotten,
-            "Right for four splits, not for five: the lanes between num_splits and BLOCK_S hold an lse of 0, for want of "
-            "an `other`, and then outs was read where there is none. (Outside a tensor there is NaN here.)",
-            "What do lanes hold that the mask of a load switches off?",
+            "Right for four splits, not for five: the lanes between num_splits and BLOCK_S hold whatever they like (here "
+            "NaN), for want of an `other` in your load of the lses.",
+            "Which lse weighs nothing?",
+        ),
+        Mistake(
+            mask_forgotten,
+            "Right for four splits, not for five: the lses were loaded without a mask, past the last one. (Outside a "
+            "tensor there is NaN here.)",
+            "BLOCK_S is 8 for five splits. What is in the lanes 5 to 7?",
         ),
         Mistake(
             zero_times_nan,
@@ -348,6 +420,17 @@ EXERCISE = Exercise(
             "What is the logarithm of exp(m) * l?",
         ),
         Mistake(
+            nothing_weighs_something,
+            "Right wherever some split has a key. Where none has, lse came out as 0: the 1 that stands for l was meant for "
+            "the division alone.",
+            "What is the logarithm of a weight of 0?",
+        ),
+        Mistake(
+            sum_for_lse,
+            "out is right, but lse is l, the sum of the weights, not its logarithm.",
+            "What is the logarithm of exp(m) * l?",
+        ),
+        Mistake(
             lse_summed,
             "out is right, but lse is the sum of the lses. Weights add, their logarithms do not.",
             "What is log(exp(a) + exp(b))?",
@@ -355,6 +438,11 @@ EXERCISE = Exercise(
         Mistake(
             base_two_weights,
             "This is what comes out when a natural lse meets exp2 and log2: the splits are weighted by 2**lse.",
+            "In which base are these lses? Multiply them by log2(e) before exp2, or use exp.",
+        ),
+        Mistake(
+            exp2_alone,
+            "The splits are weighted by 2**lse, and the lses are natural.",
             "In which base are these lses? Multiply them by log2(e) before exp2, or use exp.",
         ),
         Mistake(
@@ -371,6 +459,21 @@ EXERCISE = Exercise(
             lses_row_first,
             "The lses were read as if they were (rows, num_splits). They are (num_splits, rows).",
             "How far apart in memory are two splits of the same row?",
+        ),
+        Mistake(
+            parts_row_first,
+            "outs and lses were read as if they were (rows, num_splits, ...). They are (num_splits, rows, ...).",
+            "How far apart in memory are two splits of the same row?",
+        ),
+        Mistake(
+            parts_packed_like_lses,
+            "lse is right. The outs were read one element apart: a place in outs is HEAD_DIM numbers long.",
+            "How far apart in outs are two rows of the same split?",
+        ),
+        Mistake(
+            out_packed_like_lse,
+            "lse is right. The outs were stored one element apart, over each other: a row of out is HEAD_DIM numbers long.",
+            "Where in out does row 1 begin?",
         ),
         Mistake(
             last_split_dropped,

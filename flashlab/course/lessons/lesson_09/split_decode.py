@@ -164,6 +164,9 @@ def _wrong_kernel(
     if WHICH == "last_splits_starve":
         first_tile = tl.minimum(split * tl.cdiv(tiles, num_splits), tiles)
         last_tile = tl.minimum((split + 1) * tl.cdiv(tiles, num_splits), tiles)
+    if WHICH == "past_the_last_tile":
+        first_tile = split * tl.cdiv(tiles, num_splits)
+        last_tile = (split + 1) * tl.cdiv(tiles, num_splits)
     if WHICH == "keys_not_tiles":
         first_tile = split * length // num_splits
         last_tile = (split + 1) * length // num_splits
@@ -189,6 +192,8 @@ def _wrong_kernel(
     at = (split * rows + row) * GROUP + heads
     if WHICH == "slots_row_first":
         at = (row * num_splits + split) * GROUP + heads
+    if WHICH == "padded_places":
+        at = (split * rows + row) * BLOCK_M + heads
     if WHICH == "slot_without_split":
         at = row * GROUP + heads
     if WHICH != "empty_is_nan":
@@ -201,9 +206,23 @@ def _wrong_kernel(
         lse = m + tl.log(l)
     if WHICH == "lse_without_its_maximum":
         lse = tl.log(l)
+    if WHICH == "half_converted":
+        lse = m * LN2 + tl.log2(l)
+    if WHICH == "converted_the_wrong_way":
+        lse = (m + tl.log2(l)) / LN2
+    if WHICH == "lse_is_the_largest":
+        lse = m * LN2
+    if WHICH == "sum_for_lse":
+        lse = l
     if WHICH == "out_packed_like_lse":
         tl.store(p_outs + at[:, None] + dims, out, mask=is_head[:, None])
         tl.store(p_lses + at, lse, mask=is_head)
+    elif WHICH == "mask_along_dims":
+        tl.store(p_outs + at[:, None] * HEAD_DIM + dims, out, mask=(tl.arange(0, HEAD_DIM) < GROUP)[None, :])
+        tl.store(p_lses + at, lse, mask=is_head)
+    elif WHICH == "lse_padding_stored":
+        tl.store(p_outs + at[:, None] * HEAD_DIM + dims, out, mask=is_head[:, None])
+        tl.store(p_lses + at, lse)
     elif WHICH == "padding_stored":
         tl.store(p_outs + at[:, None] * HEAD_DIM + dims, out)
         tl.store(p_lses + at, lse)
@@ -216,8 +235,8 @@ def _launch(q, k, v, lengths, num_splits, block_n, which):
     """The wrong kernel. Its results have room behind them, so that on a GPU padding lands on nobody's memory."""
     rows, group, head_dim = q.shape
     places = num_splits * rows * group
-    outs = torch.zeros(places + 16, head_dim, device=q.device)[:places].view(num_splits, rows, group, head_dim)
-    lses = torch.full((places + 16,), math.nan, device=q.device)[:places].view(num_splits, rows, group)
+    outs = torch.zeros(16 * places + 16, head_dim, device=q.device)[:places].view(num_splits, rows, group, head_dim)
+    lses = torch.full((16 * places + 16,), math.nan, device=q.device)[:places].view(num_splits, rows, group)
     _wrong_kernel[(rows, num_splits)](
         q, k, v, lengths, outs, lses, rows, k.shape[1], num_splits, head_dim**-0.5 * math.log2(math.e),
         GROUP=group, HEAD_DIM=head_dim, BLOCK_M=16, BLOCK_N=block_n, WHICH=which,
@@ -291,6 +310,38 @@ def empty_is_nan(q, k, v, lengths, num_splits, block_n):
 
 def padding_stored(q, k, v, lengths, num_splits, block_n):
     return _launch(q, k, v, lengths, num_splits, block_n, "padding_stored")
+
+
+def past_the_last_tile(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "past_the_last_tile")
+
+
+def padded_places(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "padded_places")
+
+
+def half_converted(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "half_converted")
+
+
+def converted_the_wrong_way(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "converted_the_wrong_way")
+
+
+def lse_is_the_largest(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "lse_is_the_largest")
+
+
+def sum_for_lse(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "sum_for_lse")
+
+
+def mask_along_dims(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "mask_along_dims")
+
+
+def lse_padding_stored(q, k, v, lengths, num_splits, block_n):
+    return _launch(q, k, v, lengths, num_splits, block_n, "lse_padding_stored")
 
 
 def _case(seed, lengths, num_splits, group=4, capacity=None, sharp=1.0, block_n=16, head_dim=16, device=DEVICE):
@@ -403,6 +454,11 @@ EXERCISE = Exercise(
             "How are the edges of split_range rounded?",
         ),
         Mistake(
+            past_the_last_tile,
+            "The last split goes past the last tile: nothing but masked keys there, which count as a key or become NaN.",
+            "16 keys in tiles of 16, 2 splits: which tiles does your second split visit?",
+        ),
+        Mistake(
             tiles_left_over,
             "Each split took tiles // num_splits tiles: what is left over at the end belongs to nobody.",
             "5 tiles in 3 splits: which tile does the last split end with?",
@@ -459,9 +515,45 @@ EXERCISE = Exercise(
             "What is the logarithm of 2**m * l?",
         ),
         Mistake(
+            half_converted,
+            "lses mix two bases: m was made natural, and tl.log2(l) was not.",
+            "Put both into one base first, then convert the sum.",
+        ),
+        Mistake(
+            converted_the_wrong_way,
+            "lses were multiplied by log2(e). That leads from a natural logarithm to base 2, and m is in base 2 already.",
+            "Which number times log2(x) is log(x)?",
+        ),
+        Mistake(
+            lse_is_the_largest,
+            "lses hold m alone: that says nothing of how many keys there were.",
+            "What is the logarithm of 2**m * l?",
+        ),
+        Mistake(
+            sum_for_lse,
+            "lses hold l, the sum of weights, not its logarithm.",
+            "What is the logarithm of 2**m * l?",
+        ),
+        Mistake(
+            padded_places,
+            "A row took BLOCK_M places in outs and lses. They have GROUP places for a row; the padding has none.",
+            "How far apart in lses are two rows of the same split?",
+        ),
+        Mistake(
+            mask_along_dims,
+            "lses are right. The mask of outs lies along the wrong dimension: it lets through the first GROUP numbers of "
+            "every head, and the padding's too.",
+            "is_head has shape (BLOCK_M,). Which shape makes it a column?",
+        ),
+        Mistake(
             empty_is_nan,
             "Right wherever a split has keys. Where it has none l is 0, and out became 0 / 0.",
             "Which number may stand for l there?",
+        ),
+        Mistake(
+            lse_padding_stored,
+            "outs are right. The padding's lse was stored too: 16 heads where GROUP are meant, over other rows and splits.",
+            "Which mask belongs to each of your two stores?",
         ),
         Mistake(
             padding_stored,

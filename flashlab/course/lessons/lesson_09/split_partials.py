@@ -105,6 +105,29 @@ def base_two(q, k, v, length, block_n, num_splits):
     return _variant(q, k, v, length, block_n, num_splits, log=lambda m, l: m / math.log(2) + torch.log2(l))
 
 
+def lse_is_the_largest(q, k, v, length, block_n, num_splits):
+    return _variant(q, k, v, length, block_n, num_splits, log=lambda m, l: m)
+
+
+def bases_mixed(q, k, v, length, block_n, num_splits):
+    return _variant(q, k, v, length, block_n, num_splits, log=lambda m, l: m + torch.log2(l))
+
+
+def weight_for_lse(q, k, v, length, block_n, num_splits):
+    return _variant(q, k, v, length, block_n, num_splits, log=lambda m, l: torch.exp(m) * l)
+
+
+def lse_overflows(q, k, v, length, block_n, num_splits):
+    return _variant(q, k, v, length, block_n, num_splits, log=lambda m, l: torch.log(torch.exp(m) * l))
+
+
+def raw_weights(q, k, v, length, block_n, num_splits):
+    outs, lses = solution(q, k, v, length, block_n, num_splits)
+    for split, (start, end) in enumerate(even_splits(length, block_n, num_splits)):
+        outs[split] = torch.exp(q @ k[start:end].T * q.shape[1] ** -0.5) @ v[start:end]
+    return outs, lses
+
+
 def scale_forgotten(q, k, v, length, block_n, num_splits):
     return _variant(q, k, v, length, block_n, num_splits, scale=1.0)
 
@@ -235,6 +258,31 @@ EXERCISE = Exercise(
             base_two,
             "The lses are logarithms to base 2; natural ones were asked for.",
             "Which number times log2(x) is log(x)?",
+        ),
+        Mistake(
+            lse_is_the_largest,
+            "lses hold m, the largest score, alone: that says nothing of how many keys there were.",
+            "What is the logarithm of exp(m) * l?",
+        ),
+        Mistake(
+            bases_mixed,
+            "lses add a natural m and a log2(l).",
+            "In which base is m, and in which is log2?",
+        ),
+        Mistake(
+            weight_for_lse,
+            "lses hold the sum of exp(scores), not its logarithm.",
+            "What does lse stand for?",
+        ),
+        Mistake(
+            lse_overflows,
+            "outs are right. For large scores the sum of exp(scores) overflows before its logarithm is taken.",
+            "How do m and l give the same lse, with no large number passed to exp?",
+        ),
+        Mistake(
+            raw_weights,
+            "outs are exp(scores) @ v, not divided by the sum of these weights. An out that is not normalised fits no lse.",
+            "What is the sum of your weights over a row?",
         ),
         Mistake(
             scale_forgotten,

@@ -81,6 +81,17 @@ def left_over_to_the_first(seqlen_k, block_n, split, num_splits):
     return _of_tiles(seqlen_k, block_n, first, first + each + (split < extra))
 
 
+def left_over_to_the_last(seqlen_k, block_n, split, num_splits):
+    tiles = -(-seqlen_k // block_n)
+    each = tiles // num_splits
+    return _of_tiles(seqlen_k, block_n, split * each, tiles if split == num_splits - 1 else (split + 1) * each)
+
+
+def rounded_to_nearest(seqlen_k, block_n, split, num_splits):
+    tiles = -(-seqlen_k // block_n)
+    return _of_tiles(seqlen_k, block_n, round(split * tiles / num_splits), round((split + 1) * tiles / num_splits))
+
+
 def true_division(seqlen_k, block_n, split, num_splits):
     tiles = -(-seqlen_k // block_n)
     return _of_tiles(seqlen_k, block_n, split * tiles / num_splits, (split + 1) * tiles / num_splits)
@@ -193,6 +204,18 @@ EXERCISE = Exercise(
             "An even cut too: what is left over goes to the first splits, one tile each. But the text's edges are others, and "
             "everybody who works on the same keys has to agree on them.",
             "9 tiles in 4 splits: the text's first edge is floor(9 / 4). Which is yours?",
+        ),
+        Mistake(
+            left_over_to_the_last,
+            "Every key is there once, but all that is left over goes to the last split: it may have nearly twice as many "
+            "tiles as the others, and everybody waits for it.",
+            "17 tiles in 5 splits: how many has your last one, and how many would be fair?",
+        ),
+        Mistake(
+            rounded_to_nearest,
+            "An even cut too, but with the edges rounded to the nearest tile. Round down, as the text says: everybody who "
+            "works on the same keys has to agree on the edges.",
+            "Which operator divides and rounds down?",
         ),
         Mistake(
             true_division,
