@@ -26,7 +26,7 @@ def command(cc, part, threads, registers, shared_memory, as_json):
     except ValueError as error:
         raise bad(option, asked, str(error)) from error
     if as_json:
-        given = dict(cc=cc, threads=threads, registers=registers, shared_memory=shared_memory)
+        given = dict(cc=cc, threads=threads, registers=registers, shared_memory_bytes=shared_memory)
         return emit_json(given | found._asdict())
     title = f"{threads} threads, {registers} registers, {shared_memory:,} bytes of shared memory on {asked}"
     emit_table(title, _rows(found), columns=("limit", "blocks per SM"), notes=_notes(found))

@@ -23,7 +23,7 @@ def test_json(capsys):
     assert found["limiter"] == "shared_memory"
     assert found["limits"] == {"blocks": 32, "warps": 16, "registers": 3, "shared_memory": 1}
     assert found["next_cliff"]["shared_memory"] == {"give_up": 1, "blocks_after": 2, "spare": 116735}
-    assert (found["cc"], found["threads"], found["registers"], found["shared_memory"]) == ("9.0", 128, 168, 115713)
+    assert (found["cc"], found["threads"], found["registers"], found["shared_memory_bytes"]) == ("9.0", 128, 168, 115713)
 
 
 def test_table(capsys):
