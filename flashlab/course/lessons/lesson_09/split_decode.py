@@ -213,7 +213,7 @@ def _wrong_kernel(
     if WHICH == "lse_is_the_largest":
         lse = m * LN2
     if WHICH == "sum_for_lse":
-        lse = l
+        lse = tl.where(m == float("-inf"), 0.0, l)
     if WHICH == "out_packed_like_lse":
         tl.store(p_outs + at[:, None] + dims, out, mask=is_head[:, None])
         tl.store(p_lses + at, lse, mask=is_head)
