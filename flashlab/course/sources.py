@@ -44,6 +44,7 @@ def renamed(function: Callable, name: str) -> str:
     own = [kernel.fn for kernel in kernels(function) if kernel.fn.__name__.startswith(f"{mine}_")]
     parts = [*sorted(own, key=lambda part: part.__code__.co_firstlineno), function]
     source = "\n\n\n".join(inspect.getsource(part).rstrip() for part in parts)
+    source = re.sub(r"  # fmt: skip$", "", source, flags=re.M)  # a word to the formatter, not to the reader
     for part in parts[:-1]:
         new = name + part.__name__.removeprefix(mine)
         source = re.sub(rf"(?<![\w.]){part.__name__}(?!\w)", new, source)
