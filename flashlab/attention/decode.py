@@ -89,21 +89,19 @@ def flash_attn_with_kvcache(
             raise ValueError(f"cache_seqlens {cache_seqlens}: must not be negative")
         length, cache_seqlens = cache_seqlens, None
     eager = type(q) is torch.Tensor and not torch.compiler.is_compiling()
-    left, right = window_size
+    if not eager and not isinstance(q, torch.Tensor):
+        raise TypeError(f"q is a {type(q).__name__}: must be a tensor")
+    left, right = _pair(window_size)
     seqlen_new = 0
     if k is not None or v is not None or rotary_cos is not None or rotary_sin is not None:
         if k is None or v is None:
             raise ValueError(f"{'k' if k is None else 'v'} is None: k, v and rotary tables are for appending, which needs both")
         if cache_seqlens is None and length < 0:
             raise ValueError("cache_seqlens is None: it says where k and v go")
-        if eager:  # everything is checked before the cache changes
-            _prepare(
-                q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table,
-                alibi_slopes, length, k.shape[1], softmax_scale, causal, left, right, softcap, num_splits,
-            )  # fmt: skip
         rotated = (_append if eager else _append_op)(
-            q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table, length,
-            rotary_interleaved, causal or left >= 0 or right >= 0,
+            q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, k_scale, v_scale, cache_seqlens, cache_batch_idx,
+            cache_leftpad, block_table, alibi_slopes, length, rotary_interleaved, softmax_scale, causal, left, right, softcap,
+            num_splits,
         )  # fmt: skip
         q = q if rotary_cos is None else rotated
         seqlen_new = k.shape[1]
@@ -181,12 +179,18 @@ def _prepare(
     """Check a call. (plan, length, seqlen_new, lengths): with one length for all rows it counts the new keys already;
     lengths are all rows', or one for all, where they are known on the host."""
     plan = _plan(
-        _kind(q), _kind(k_cache), _kind(v_cache),
-        None if k_scale is None else _kind(k_scale), None if v_scale is None else _kind(v_scale),
-        None if cache_seqlens is None else _kind(cache_seqlens), None if cache_batch_idx is None else _kind(cache_batch_idx),
-        None if cache_leftpad is None else _kind(cache_leftpad), None if block_table is None else _kind(block_table),
-        None if alibi_slopes is None else _kind(alibi_slopes), softmax_scale, causal, window_left, window_right, softcap,
+        _kind("q", q), _kind("k_cache", k_cache), _kind("v_cache", v_cache), _kind_or_none("k_scale", k_scale),
+        _kind_or_none("v_scale", v_scale), _kind_or_none("cache_seqlens", cache_seqlens),
+        _kind_or_none("cache_batch_idx", cache_batch_idx), _kind_or_none("cache_leftpad", cache_leftpad),
+        _kind_or_none("block_table", block_table), _kind_or_none("alibi_slopes", alibi_slopes),
+        *_options(softmax_scale, causal, window_left, window_right, softcap),
     )  # fmt: skip
+    if plan.format != "native":
+        for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+            if cache.storage_offset() % 2:
+                raise ValueError(f"{name} begins at byte {cache.storage_offset()}: a quantised cache is read two bytes at a time")
+    if not isinstance(num_splits, int):
+        raise TypeError(f"num_splits is a {type(num_splits).__name__}: must be an int")
     if not 0 <= num_splits <= MOST_SPLITS:
         raise ValueError(f"num_splits {num_splits}: must be from 1 to {MOST_SPLITS}, or 0 to choose")
     lengths = None
@@ -196,7 +200,7 @@ def _prepare(
             raise ValueError(f"cache_seqlens {length - seqlen_new} + {seqlen_new} new: the cache holds {plan.capacity}")
         lengths, length, seqlen_new = [length], length, 0
     elif cache_seqlens.device.type == "cpu":
-        lengths = (cache_seqlens + seqlen_new).tolist()
+        lengths = [length + seqlen_new for length in cache_seqlens.tolist()]  # int32 would wrap
     if plan.indexed:
         _check_values(plan, k_cache, cache_seqlens, lengths, cache_batch_idx, cache_leftpad, block_table, seqlen_new)
     return plan, length, seqlen_new, lengths
@@ -210,30 +214,47 @@ def _append(
     v_cache: torch.Tensor,
     rotary_cos: torch.Tensor | None,
     rotary_sin: torch.Tensor | None,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
     cache_seqlens: torch.Tensor | None,
     cache_batch_idx: torch.Tensor | None,
+    cache_leftpad: torch.Tensor | None,
     block_table: torch.Tensor | None,
+    alibi_slopes: torch.Tensor | None,
     length: int,
     interleaved: bool,
-    queries_move: bool,
+    softmax_scale: float | None,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    num_splits: int,
 ) -> torch.Tensor:
-    """Write k and v into the caches; q rotated, or an empty tensor without rotary (an operator may not return its input)."""
+    """Write k and v into the caches; q rotated, or an empty tensor without rotary (an operator may not return its input).
+
+    What only the attention that follows reads is checked here too: a call that raises has changed nothing."""
     from flashlab.kernels.append import append
 
-    tensors = (q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_batch_idx, block_table)
-    capacity = _check_append(*(None if t is None else _kind(t) for t in tensors))
+    _check_append(
+        _kind("q", q), _kind("k", k), _kind("v", v), _kind("k_cache", k_cache), _kind("v_cache", v_cache),
+        _kind_or_none("rotary_cos", rotary_cos), _kind_or_none("rotary_sin", rotary_sin),
+        _kind_or_none("cache_batch_idx", cache_batch_idx), _kind_or_none("block_table", block_table),
+    )  # fmt: skip
+    _, _, _, lengths = _prepare(
+        q, k_cache, v_cache, k_scale, v_scale, cache_seqlens, cache_batch_idx, cache_leftpad, block_table, alibi_slopes,
+        length, k.shape[1], softmax_scale, causal, window_left, window_right, softcap, num_splits,
+    )  # fmt: skip
+    queries_move = causal or window_left >= 0 or window_right >= 0
+    if rotary_cos is not None:
+        if lengths is None and checks.readable(cache_seqlens):
+            lengths = [have + k.shape[1] for have in cache_seqlens.tolist()]
+        reach = max(k.shape[1], (q.shape[1] if queries_move else 1) if q.shape[1] else 0)
+        needed = 0 if not (lengths and q.shape[0] and reach) else max(lengths) - k.shape[1] + reach
+        if needed > rotary_cos.shape[0]:
+            raise ValueError(f"rotary_cos has {rotary_cos.shape[0]} positions: this call needs {needed}")
     if cache_seqlens is None:
-        if length + k.shape[1] > capacity:
-            raise ValueError(f"cache_seqlens {length} + {k.shape[1]} new: the cache holds {capacity}")
         cache_seqlens = torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
     else:
-        _check_index("cache_seqlens", _kind(cache_seqlens), (q.shape[0],), q.device, host=True)
-        if checks.readable(cache_seqlens) and cache_seqlens.numel():
-            longest = int(cache_seqlens.max()) + k.shape[1]
-            if longest > capacity:
-                raise ValueError(f"cache_seqlens {longest - k.shape[1]} + {k.shape[1]} new: the cache holds {capacity}")
-            if block_table is not None:
-                checks.pages(block_table, cache_seqlens + k.shape[1], k_cache.shape[0], k_cache.shape[1])
         cache_seqlens = cache_seqlens.to(q.device, non_blocking=True)
     rotated = append(
         q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, block_table, interleaved,
@@ -256,11 +277,38 @@ def _(q, k, v, k_cache, v_cache, rotary_cos, *_):
     return q.new_empty(0) if rotary_cos is None else q.new_empty(q.shape)
 
 
-def _kind(tensor: torch.Tensor):
+def _kind(name: str, tensor: torch.Tensor):
     """What of a tensor decides how a call is checked and launched: everything but its numbers."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"expected a tensor, got a {type(tensor).__name__}")
+        also = " or an int" if name == "cache_seqlens" else ""
+        raise TypeError(f"{name} is a {type(tensor).__name__}: must be a tensor{also}")
     return tensor.dtype, tensor.shape, tensor.stride(), tensor.device
+
+
+def _kind_or_none(name: str, tensor: torch.Tensor | None):
+    return None if tensor is None else _kind(name, tensor)
+
+
+def _pair(window_size) -> tuple[int, int]:
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(f"window_size {window_size!r}: must be (left, right), -1 for an open side") from None
+    return left, right
+
+
+def _options(softmax_scale, causal, left, right, softcap):
+    """The options as given. Raise unless they are plain numbers, which a plan may be kept by."""
+    for side in (left, right):
+        if not isinstance(side, int):
+            raise TypeError(f"window_size ({left!r}, {right!r}): must be two ints, -1 for an open side")
+    if not isinstance(causal, (bool, int)):
+        raise TypeError(f"causal is a {type(causal).__name__}: must be a bool")
+    if softmax_scale is not None and not isinstance(softmax_scale, (float, int)):
+        raise TypeError(f"softmax_scale is a {type(softmax_scale).__name__}: must be a float or None")
+    if not isinstance(softcap, (float, int)):
+        raise TypeError(f"softcap is a {type(softcap).__name__}: must be a float")
+    return softmax_scale, causal, left, right, softcap
 
 
 @functools.lru_cache(maxsize=1024)
@@ -272,12 +320,10 @@ def _plan(
     from flashlab.kernels.decode_plan import Plan
     from flashlab.kernels.decode_plan import device as running_on
 
-    if len(q[1]) != 4:
-        raise ValueError(f"q has shape {tuple(q[1])}: must have 4 dimensions")
+    format = _check_cache(q, k_cache, v_cache, cache_batch_idx, block_table)
     dtype, (batch, seqlen_q, heads_q, head_dim), strides_q, device = q
     if strides_q[3] != 1 and head_dim > 1:
         raise ValueError(f"q has strides {strides_q}: its last dimension must be contiguous")
-    format = _check_cache(q, k_cache, v_cache, cache_batch_idx, block_table)
     checks.where_kernels_run(torch.empty(0, device=device))
     _check_index("cache_seqlens", cache_seqlens, (batch,), device, host=True)
     _check_index("cache_leftpad", cache_leftpad, (batch,), device)
@@ -297,12 +343,15 @@ def _plan(
 
 
 @functools.lru_cache(maxsize=1024)
-def _check_append(q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_batch_idx, block_table) -> int:
-    """Raise unless k and v can be written into the caches; the capacity of a row."""
-    dtype, (batch, _, _, head_dim), _, device = q
+def _check_append(q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_batch_idx, block_table) -> None:
+    """Raise unless k and v can be written into the caches."""
     format = _check_cache(q, k_cache, v_cache, cache_batch_idx, block_table)
     if format != "native":
         raise ValueError(f"k: a quantised cache ({k_cache[0]}) is appended to by flashlab.kvcache.quantize, not here")
+    for name, (_, shape, strides, _) in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
+            raise ValueError(f"{name} has strides {strides}: rows that share memory cannot be appended to")
+    dtype, (batch, _, _, head_dim), _, device = q
     heads_kv = k_cache[1][2]
     for name, new in (("k", k), ("v", v)):
         if len(new[1]) != 4 or new[1][0] != batch or new[1][2:] != (heads_kv, head_dim) or new[1][1] != k[1][1]:
@@ -324,11 +373,12 @@ def _check_append(q, k, v, k_cache, v_cache, rotary_cos, rotary_sin, cache_batch
             raise TypeError(f"{name} is {table[0]} on {table[3]}: both tables must be of one floating dtype on {device}")
         if table[2][1] != 1 and table[1][1] > 1:
             raise ValueError(f"{name} has strides {table[2]}: its last dimension must be contiguous")
-    return k_cache[1][1] * (1 if block_table is None else block_table[1][1])
 
 
 def _check_cache(q, k_cache, v_cache, cache_batch_idx, block_table) -> str:
     """Raise unless the caches fit q; their format."""
+    if len(q[1]) != 4:
+        raise ValueError(f"q has shape {tuple(q[1])}: must have 4 dimensions")
     dtype, (batch, _, heads_q, head_dim), _, device = q
     if dtype not in checks.DTYPES:
         raise TypeError(f"q has dtype {dtype}: must be float16, bfloat16 or float32")
@@ -418,7 +468,7 @@ def _check_values(
     plan, k_cache, cache_seqlens, lengths, cache_batch_idx, cache_leftpad, block_table, seqlen_new
 ) -> None:
     """Raise where a value that can be read points outside the cache."""
-    low = high = 0
+    low, high = seqlen_new, 0  # of an empty batch
     if lengths:
         low, high = min(lengths), max(lengths)
     elif lengths is None and cache_seqlens.numel() and checks.readable(cache_seqlens):
@@ -428,7 +478,7 @@ def _check_values(
         raise ValueError(
             f"block_table has {columns} columns of {page_size} tokens: a row of {high} keys needs {-(-high // page_size)}"
         )
-    if low < min(seqlen_new, high) or high > plan.capacity:
+    if low < seqlen_new or high > plan.capacity:
         raise ValueError(
             f"cache_seqlens from {low - seqlen_new} to {high - seqlen_new}, {seqlen_new} new: must lie from 0 to {plan.capacity}"
         )

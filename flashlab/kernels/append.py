@@ -8,7 +8,7 @@ over the first rotary_dim dimensions; pair i is dimensions (2 i, 2 i + 1) when i
 (i, i + rotary_dim / 2) (GPT-NeoX). cos and sin come as tables, one row a position. Su et al., arXiv 2104.09864.
 
 A program handles one token of one batch row, BLOCK_H heads of each of q, k and v. Tokens that would fall beyond the
-cache's capacity are not written.
+cache's capacity, or before its first slot, are not written.
 """
 
 import torch
@@ -66,7 +66,7 @@ def append_kernel(
     position = length + token
     b = b.to(tl.int64)
 
-    if (token < seqlen_new) & (position < capacity):
+    if (token < seqlen_new) & (length >= 0) & (position < capacity):
         valid = (heads < heads_kv)[:, None] & (dims < HEAD_DIM)[None, :]
         if PAGE_SIZE > 0:
             page = tl.load(p_block_table + b * stride_table + position // PAGE_SIZE).to(tl.int64)
@@ -161,5 +161,6 @@ def append(
         )  # fmt: skip
     for place, written in zip(places, (k_cache, v_cache), strict=True):
         if written is not place:
-            place.copy_(written)
+            with torch.no_grad():
+                place.copy_(written)
     return rotated.to(dtype) if rotary_dim else q

@@ -61,15 +61,15 @@ def combine_kernel(
     acc = tl.zeros([BLOCK_D], tl.float32)
     for first in range(0, num_partials, BLOCK_N):
         n = (first + tl.arange(0, BLOCK_N)).to(tl.int64)
-        lse = tl.load(p_lse_parts + n * stride_ln, mask=n < num_partials, other=NEG_INF).to(tl.float32) * LOG2E
+        lse = tl.load(p_lse_parts + n * stride_ln, mask=n < num_partials, other=NEG_INF).to(tl.float32)
         o = tl.load(
             p_o_parts + n[:, None] * stride_on + dims[None, :],
             mask=(lse > NEG_INF)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
         ).to(tl.float32)  # fmt: skip
         m_new = tl.maximum(m, tl.max(lse, 0))
         anchor = tl.where(m_new == NEG_INF, 0.0, m_new)
-        weight = tl.exp2(lse - anchor)
-        alpha = tl.exp2(m - anchor)
+        weight = tl.exp2((lse - anchor) * LOG2E)  # the difference first: an LSE may be as large as float32 holds
+        alpha = tl.exp2((m - anchor) * LOG2E)
         acc = acc * alpha + tl.sum(o * weight[:, None], 0)
         l = l * alpha + tl.sum(weight, 0)
         m = m_new
@@ -77,7 +77,7 @@ def combine_kernel(
     p_o += row.to(tl.int64) * HEAD_DIM + dims
     tl.store(p_o, (acc / l).to(p_o.dtype.element_ty), mask=dims < HEAD_DIM)
     if p_lse is not None and tl.program_id(1) == 0:
-        tl.store(p_lse + (b.to(tl.int64) * heads + head) * seqlen + token, (m + tl.log2(l)) * LN2)
+        tl.store(p_lse + (b.to(tl.int64) * heads + head) * seqlen + token, m + tl.log2(l) * LN2)
 
 
 @triton.jit(do_not_specialize=["rows", "seqlen", "heads"])
@@ -93,11 +93,11 @@ def merge_pair_kernel(
     head, token, b = (row % heads).to(tl.int64), (row // heads % seqlen).to(tl.int64), (row // heads // seqlen).to(tl.int64)
     p_lse_a += b * stride_lab + head * stride_lah + token * stride_lat
     p_lse_b += b * stride_lbb + head * stride_lbh + token * stride_lbt
-    lse_a = tl.load(p_lse_a, mask=inside, other=NEG_INF).to(tl.float32) * LOG2E
-    lse_b = tl.load(p_lse_b, mask=inside, other=NEG_INF).to(tl.float32) * LOG2E
+    lse_a = tl.load(p_lse_a, mask=inside, other=NEG_INF).to(tl.float32)
+    lse_b = tl.load(p_lse_b, mask=inside, other=NEG_INF).to(tl.float32)
     m = tl.maximum(lse_a, lse_b)
     anchor = tl.where(m == NEG_INF, 0.0, m)
-    weight_a, weight_b = tl.exp2(lse_a - anchor), tl.exp2(lse_b - anchor)
+    weight_a, weight_b = tl.exp2((lse_a - anchor) * LOG2E), tl.exp2((lse_b - anchor) * LOG2E)
     l = weight_a + weight_b
     l = tl.where(l == 0.0, 1.0, l)
     p_a = p_o_a + (b * stride_oab + token * stride_oat + head * stride_oah)[:, None] + dims[None, :]
@@ -108,7 +108,7 @@ def merge_pair_kernel(
     o = o_a * (weight_a / l)[:, None] + o_b * (weight_b / l)[:, None]
     p_o += row.to(tl.int64)[:, None] * HEAD_DIM + dims[None, :]
     tl.store(p_o, o.to(p_o.dtype.element_ty), mask=inside[:, None] & column)
-    tl.store(p_lse + (b * heads + head) * seqlen + token, (m + tl.log2(l)) * LN2, mask=inside)
+    tl.store(p_lse + (b * heads + head) * seqlen + token, m + tl.log2(l) * LN2, mask=inside)
 
 
 class Combine:

@@ -27,7 +27,9 @@ from flashlab.kvcache.pool import PagedKVCache
 
 
 class Eviction(NamedTuple):
-    """What an eviction did. mass_lost is per query head, (layers, seqlen_q, heads_q), or None without queries."""
+    """What an eviction did. mass_lost is per query head, (layers, seqlen_q, heads_q), or None without queries.
+
+    tokens_before leaves out what an earlier eviction dropped, and mass_lost is a share of what was still held."""
 
     tokens_before: int
     tokens_after: int
@@ -47,12 +49,14 @@ class SlidingWindow:
 
     def evict(self, pool: PagedKVCache, sequence: int, q: torch.Tensor | None = None) -> Eviction:
         """Free what has left the window. q: (layers, seqlen_q, heads_q, head_dim), queries to measure the loss with."""
-        before = pool.length(sequence)
+        first, length = pool.dropped(sequence), pool.length(sequence)
+        outside = max(first, length - self.window)
         everything = _lse(pool, sequence, q)
-        inside = _lse(pool, sequence, q, window_size=(self.window - 1, 0))
+        hidden = torch.tensor([outside], dtype=torch.int32).to(pool.device)
+        inside = _lse(pool, sequence, q, cache_leftpad=hidden)
         used = pool.utilisation().pages_used
-        pool.drop_front(sequence, max(0, before - self.window))
-        return _report(pool, before, min(before, self.window), used, everything, inside)
+        pool.drop_front(sequence, outside)
+        return _report(pool, length - first, length - outside, used, everything, inside)
 
 
 class AttentionSinks:
@@ -90,9 +94,17 @@ class HeavyHitters:
         """Add the attention q (layers, seqlen_q, heads_q, head_dim) pays each token, summed over layers, queries and heads.
 
         The queries are the sequence's last tokens, so attention is causal. Returns the tally, float32 (tokens,).
+        ValueError for another shape, or more queries than tokens.
         """
+        _check_queries(pool, q)
         layers, seqlen_q, heads_q, head_dim = q.shape
         length = pool.length(sequence)
+        if heads_q % pool.heads_kv or head_dim != pool.head_dim:
+            raise ValueError(
+                f"q has shape {tuple(q.shape)}: heads must be a multiple of {pool.heads_kv}, head_dim {pool.head_dim}"
+            )
+        if seqlen_q > length:
+            raise ValueError(f"q has {seqlen_q} queries: they are the last tokens of sequence {sequence}, which holds {length}")
         scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
         drawn = torch.zeros(length, device=pool.device)
         last = torch.arange(length, device=pool.device) + seqlen_q - length  # the first query that sees token j
@@ -129,6 +141,8 @@ class HeavyHitters:
     def _tally(self, sequence, length):
         """The tally so far, 0 for tokens that came since."""
         drawn = self._drawn.get(sequence, torch.zeros(0))
+        if drawn.numel() > length:
+            raise ValueError(f"sequence {sequence} holds {length} tokens, fewer than the {drawn.numel()} observed: forget it first")
         return torch.nn.functional.pad(drawn, (0, length - drawn.numel()))
 
 
@@ -143,10 +157,11 @@ def _lse(pool, sequence, q, **options):
     """(layers, seqlen_q, heads_q): the log of all attention weight, which every query pays the same keys."""
     if q is None:
         return None
+    _check_queries(pool, q)
     lses = []
     for layer in range(q.shape[0]):
         _, lse = flash_attn_with_kvcache(
-            q[layer][None], **pool.arguments(layer, [sequence]), return_softmax_lse=True, **options
+            q[layer][None], **pool.arguments(layer, [sequence]) | options, return_softmax_lse=True
         )
         lses.append(lse[0].transpose(0, 1))
     return torch.stack(lses)
@@ -154,8 +169,15 @@ def _lse(pool, sequence, q, **options):
 
 def _report(pool, before, after, used, everything, kept) -> Eviction:
     freed = used - pool.utilisation().pages_used
-    lost = None if everything is None else (1 - torch.exp(kept - everything)).clamp(0, 1)
+    lost = None if everything is None else (-torch.expm1(kept - everything)).clamp(0, 1)
+    if lost is not None:  # of an empty sequence nothing is lost
+        lost = torch.where(everything == float("-inf"), 0.0, lost)
     return Eviction(before, after, freed, freed * pool.page_bytes, lost)
+
+
+def _check_queries(pool, q) -> None:
+    if q.dim() != 4 or q.shape[0] != len(pool.layers):
+        raise ValueError(f"q has shape {tuple(q.shape)}: must be ({len(pool.layers)}, seqlen_q, heads_q, {pool.head_dim})")
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -42,6 +42,13 @@ class Utilisation(NamedTuple):
         return self.pages_used / self.pages_total
 
 
+class _BySequence(dict):
+    """What is kept for each sequence; asking for one that is not there says so."""
+
+    def __missing__(self, sequence):
+        raise KeyError(f"sequence {sequence}: not in the pool (never allocated, or freed)")
+
+
 class PagedKVCache:
     """Pages of K and V for all layers of a model, and the sequences that own them.
 
@@ -80,8 +87,8 @@ class PagedKVCache:
         self.layers = [Pages(num_pages, page_size, heads_kv, head_dim, f, dtype, self.device) for f in formats]
         self._free = list(range(num_pages - 1, -1, -1))  # popped from the end: low pages first
         self._owners = [0] * num_pages
-        self._pages: dict[int, list[int]] = {}
-        self._lengths: dict[int, int] = {}
+        self._pages: dict[int, list[int]] = _BySequence()
+        self._lengths: dict[int, int] = _BySequence()
         self._next = 0
         self._tables: dict[tuple, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -108,8 +115,12 @@ class PagedKVCache:
         return copy
 
     def length(self, sequence: int) -> int:
-        """Tokens a sequence holds."""
+        """Tokens a sequence holds, dropped ones (drop_front) counted."""
         return self._lengths[sequence]
+
+    def dropped(self, sequence: int) -> int:
+        """Tokens in front whose pages were dropped (drop_front)."""
+        return self.page_size * sum(page == HOLE for page in self._pages[sequence])
 
     def pages(self, sequence: int) -> tuple[int, ...]:
         """A sequence's pages in order; HOLE where one was dropped."""
@@ -130,14 +141,12 @@ class PagedKVCache:
 
         Raises:
             OutOfPages: too few free pages; nothing was changed.
-            ValueError: a wrong shape.
+            KeyError: no such sequence.
+            TypeError, ValueError: a wrong shape, dtype or device, or a sequence listed twice; nothing was changed.
         """
-        shape = (len(self.layers), len(sequences), k.shape[2], self.heads_kv, self.head_dim)
-        for name, tensor in dict(k=k, v=v).items():
-            if tuple(tensor.shape) != shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}: must be {shape}")
-        self.extend(sequences, shape[2])
-        for layer in range(shape[0]):
+        new = self._check_new(k, v, (len(self.layers), len(sequences), None, self.heads_kv, self.head_dim))
+        self.extend(sequences, new)
+        for layer in range(len(self.layers)):
             self.write(layer, sequences, k[layer], v[layer])
 
     def extend(self, sequences: Sequence[int], new: int) -> None:
@@ -145,8 +154,11 @@ class PagedKVCache:
 
         Raises:
             OutOfPages: too few free pages; nothing was changed.
-            ValueError: a sequence listed twice.
+            KeyError: no such sequence.
+            ValueError: a sequence listed twice, or new is negative.
         """
+        if new < 0:
+            raise ValueError(f"new {new}: must not be negative")
         if len(set(sequences)) != len(sequences):
             raise ValueError(f"sequences {list(sequences)}: each may be listed once")
         # Of the sequences that share a last page, all but one must copy it; the one left over then owns it alone.
@@ -172,17 +184,40 @@ class PagedKVCache:
         self._tables.clear()
 
     def write(self, layer: int, sequences: Sequence[int], k: torch.Tensor, v: torch.Tensor) -> None:
-        """Fill the last k.shape[1] tokens of each sequence in one layer: k, v (len(sequences), new, heads_kv, head_dim)."""
-        new = k.shape[1]
+        """Fill the last k.shape[1] tokens of each sequence in one layer: k, v (len(sequences), new, heads_kv, head_dim).
+
+        Raises:
+            KeyError: no such sequence.
+            TypeError, ValueError: a wrong shape, dtype or device, more tokens than a sequence holds, or a token in a page
+                that was dropped or that another sequence shares (``extend`` makes room that is a sequence's own).
+        """
+        new = self._check_new(k, v, (len(sequences), None, self.heads_kv, self.head_dim))
+        if not 0 <= layer < len(self.layers):
+            raise ValueError(f"layer {layer}: must be from 0 to {len(self.layers) - 1}")
+        for sequence in sequences:
+            held = self._lengths[sequence]
+            if new > held:
+                raise ValueError(f"k has {new} tokens: sequence {sequence} holds {held}")
+            for page in self._pages[sequence][(held - new) // self.page_size :] if new else ():
+                if page == HOLE or self._owners[page] > 1:
+                    state = "dropped" if page == HOLE else "shared"
+                    raise ValueError(f"k has {new} tokens: a page of sequence {sequence} that they lie in is {state}")
         places = [self._place(s, self._lengths[s] - new + t) for s in sequences for t in range(new)]
         self.layers[layer].write(*self._index(places), k.flatten(0, 1), v.flatten(0, 1))
 
     # Reading.
 
     def arguments(self, layer: int, sequences: Sequence[int]) -> dict[str, torch.Tensor]:
-        """What flash_attn_with_kvcache takes beside q: the layer's pages and scales, block_table and cache_seqlens."""
+        """What flash_attn_with_kvcache takes beside q: the layer's pages and scales, block_table and cache_seqlens.
+
+        Where pages were dropped (drop_front) also cache_leftpad, so that no query reads what lies in their place.
+        """
         block_table, cache_seqlens = self.tables(sequences)
-        return dict(**self.layers[layer].arguments(), block_table=block_table, cache_seqlens=cache_seqlens)
+        given = dict(**self.layers[layer].arguments(), block_table=block_table, cache_seqlens=cache_seqlens)
+        dropped = [self.dropped(sequence) for sequence in sequences]
+        if any(dropped):
+            given["cache_leftpad"] = torch.tensor(dropped, dtype=torch.int32).to(self.device)
+        return given
 
     def tables(self, sequences: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """block_table (len(sequences), columns) and cache_seqlens (len(sequences),), int32 on the device."""
@@ -227,10 +262,12 @@ class PagedKVCache:
     # Shrinking and tidying.
 
     def drop_front(self, sequence: int, tokens: int) -> int:
-        """Free the pages that hold none but the first ``tokens`` tokens; positions stay, so a window must hide them.
+        """Free the pages that hold none but the first ``tokens`` tokens; positions stay, and ``arguments`` hides them.
 
-        Returns how many pages the sequence gave up. Attention must then use a window that ends after them.
+        Returns how many pages the sequence gave up. ValueError if tokens is negative.
         """
+        if tokens < 0:
+            raise ValueError(f"tokens {tokens}: must not be negative")
         pages = self._pages[sequence]
         gone = [c for c in range(min(tokens, self._lengths[sequence]) // self.page_size) if pages[c] != HOLE]
         self._release(pages[column] for column in gone)
@@ -290,11 +327,25 @@ class PagedKVCache:
         owners = [self._owners[page] for page in order]
         self._owners = owners + [0] * (self.num_pages - len(order))
         self._free = list(range(self.num_pages - 1, len(order) - 1, -1))
-        self._pages = {s: [place.get(page, HOLE) for page in pages] for s, pages in self._pages.items()}
+        self._pages = _BySequence({s: [place.get(page, HOLE) for page in pages] for s, pages in self._pages.items()})
         self._tables.clear()
         return len(moved)
 
     # Pages.
+
+    def _check_new(self, k: torch.Tensor, v: torch.Tensor, shape: tuple[int | None, ...]) -> int:
+        """Raise unless k and v are floating tensors of that shape on the pool's device; the size that None stands for."""
+        for name, tensor in dict(k=k, v=v).items():
+            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+                raise TypeError(f"{name} is {getattr(tensor, 'dtype', type(tensor).__name__)}: must be a floating tensor")
+            if tensor.dim() != len(shape) or any(want not in (None, have) for have, want in zip(tensor.shape, shape, strict=True)):
+                wanted = ", ".join("new" if size is None else str(size) for size in shape)
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}: must be ({wanted})")
+            if tensor.shape != k.shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}: must be k's, {tuple(k.shape)}")
+            if tensor.device != self.layers[0].k.device:
+                raise ValueError(f"{name} is on {tensor.device}: must be on the pool's device, {self.layers[0].k.device}")
+        return k.shape[shape.index(None)]
 
     def _columns(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

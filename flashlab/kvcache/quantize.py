@@ -21,6 +21,8 @@ Formats: OCP 8-bit floating point (e4m3); per-token KV scales: KIVI, arXiv 2402.
 
 import torch
 
+from flashlab.attention import checks
+
 CODE_DTYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8, "int4": torch.uint8}
 LARGEST_CODE = {"fp8": 448.0, "int8": 127.0, "int4": 7.0}
 HALF_STEPS = {"fp8": 28.0, "int8": 254.0, "int4": 14.0}
@@ -123,7 +125,12 @@ def append(
         cache_seqlens: (batch,), keys each row holds already.
         block_table: (batch, columns), as flash_attn_with_kvcache takes it.
         cache_batch_idx: (batch,), the cache's row of each batch row.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong kind, shape, dtype or device, named; also, where their values may be
+            read (on the host, or after set_checks(True)), lengths, rows and pages outside the cache. Nothing was changed.
     """
+    _check_append(k, v, k_cache, v_cache, k_scale, v_scale, cache_seqlens, block_table, cache_batch_idx)
     positions = cache_seqlens.long()[:, None] + torch.arange(k.shape[1], device=k.device)
     if block_table is not None:
         page_size = k_cache.shape[1]
@@ -140,11 +147,65 @@ def append(
 def write(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> None:
     """Quantise new (..., heads, head_dim) into cache[rows, slots], rows and slots of shape (...)."""
     per_head = scale.dim() == 1
-    codes, scales = quantize(new.reshape(1, -1, *new.shape[-2:]), format_of(cache), scale=scale if per_head else None)
+    x, format = new.reshape(1, -1, *new.shape[-2:]), format_of(cache)
+    codes, scales = quantize(x, format, scale=scale if per_head else None)
+    if not per_head and scale.dtype is not SCALE_DTYPE:  # codes for the scales as they will be stored
+        scales = scales.to(SCALE_DTYPE).clamp(max=torch.finfo(scale.dtype).max).to(scale.dtype).to(SCALE_DTYPE)
+        codes, scales = quantize(x, format, scale=torch.where(scales > 0, scales, 1.0))
     rows, slots = rows.flatten(), slots.flatten()
     cache.view(torch.uint8)[rows, slots] = codes.view(torch.uint8)[0]
     if not per_head:
         scale[rows, slots] = scales[0].to(scale.dtype)
+
+
+def _check_append(k, v, k_cache, v_cache, k_scale, v_scale, cache_seqlens, block_table, cache_batch_idx) -> None:
+    """Raise unless ``append`` can write all of k and v."""
+    checks.tensor("k_cache", k_cache, 4)
+    format, (rows, tokens, heads, width) = format_of(k_cache), k_cache.shape
+    checks.tensor("k", k, 4)
+    batch, new = k.shape[:2]
+    wanted = (batch, new, heads, 2 * width if format == "int4" else width)
+    for name, x in dict(k=k, v=v).items():
+        checks.tensor(name, x, 4)
+        if tuple(x.shape) != wanted:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: must be {wanted}")
+        if not x.is_floating_point() or x.device != k_cache.device:
+            raise TypeError(f"{name} is {x.dtype} on {x.device}: must be floating on {k_cache.device}")
+    checks.tensor("v_cache", v_cache, 4)
+    if v_cache.shape != k_cache.shape or v_cache.dtype is not k_cache.dtype or v_cache.device != k_cache.device:
+        raise ValueError(
+            f"v_cache is {v_cache.dtype} {tuple(v_cache.shape)} on {v_cache.device}: must be k_cache's, {k_cache.dtype} "
+            f"{tuple(k_cache.shape)} on {k_cache.device}"
+        )
+    for name, scale in dict(k_scale=k_scale, v_scale=v_scale).items():
+        if not isinstance(scale, torch.Tensor) or not scale.is_floating_point() or scale.device != k_cache.device:
+            raise TypeError(f"{name}: must be a floating tensor on {k_cache.device}")
+        if tuple(scale.shape) not in ((rows, tokens, heads), (heads,)):
+            raise ValueError(f"{name} has shape {tuple(scale.shape)}: must be {(rows, tokens, heads)} or {(heads,)}")
+    for name, index, dims in (
+        ("cache_seqlens", cache_seqlens, 1), ("block_table", block_table, 2), ("cache_batch_idx", cache_batch_idx, 1)
+    ):  # fmt: skip
+        if index is None and name != "cache_seqlens":
+            continue
+        checks.tensor(name, index, dims)
+        if index.dtype not in (torch.int32, torch.int64) or index.device != k_cache.device:
+            raise TypeError(f"{name} is {index.dtype} on {index.device}: must be int32 on {k_cache.device}")
+        if index.shape[0] != batch:
+            raise ValueError(f"{name} has shape {tuple(index.shape)}: must begin with k's batch, {batch}")
+    if block_table is not None and cache_batch_idx is not None:
+        raise ValueError("cache_batch_idx: block_table already says where each row's keys are")
+    if block_table is None and cache_batch_idx is None and rows != batch:
+        raise ValueError(f"k_cache has {rows} rows: must be k's batch, {batch}, without cache_batch_idx or block_table")
+    if batch == 0 or new == 0 or not checks.readable(cache_seqlens):
+        return
+    low, high = (int(x) for x in torch.aminmax(cache_seqlens))
+    capacity = tokens if block_table is None else tokens * block_table.shape[1]
+    if low < 0 or high + new > capacity:
+        raise ValueError(f"cache_seqlens from {low} to {high}, {new} new: must lie from 0 to {capacity}")
+    if block_table is not None:
+        checks.pages(block_table, cache_seqlens + new, rows, tokens)
+    if cache_batch_idx is not None and not (0 <= cache_batch_idx.min() and cache_batch_idx.max() < rows):
+        raise ValueError(f"cache_batch_idx {cache_batch_idx.tolist()}: must lie from 0 to {rows - 1}")
 
 
 def format_of(codes: torch.Tensor) -> str:

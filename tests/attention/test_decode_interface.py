@@ -148,8 +148,8 @@ def test_opcheck_append():
     for rotary in (None, cos):
         torch.library.opcheck(
             torch.ops.flashlab.append_kv.default,
-            (given["q"], new, new, given["k_cache"], given["v_cache"], rotary, rotary, given["cache_seqlens"], None,
-             given["block_table"], -1, True, True),
+            (given["q"], new, new, given["k_cache"], given["v_cache"], rotary, rotary, None, None, given["cache_seqlens"], None,
+             None, given["block_table"], None, -1, True, None, True, -1, -1, 0.0, 0),
         )  # fmt: skip
 
 
