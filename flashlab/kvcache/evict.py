@@ -181,6 +181,8 @@ def _check_queries(pool, q) -> None:
 
 
 def _at_least_one(name: str, value: int) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is a {type(value).__name__}: must be an int")
     if value < 1:
         raise ValueError(f"{name} {value}: must be at least 1")
     return value

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import torch
 
+from flashlab.attention import checks
 from flashlab.kvcache.pages import Pages
+from flashlab.kvcache.quantize import CODE_DTYPES
 
 PAGE_SIZE_STEP = 16
 HOLE = -1  # a column whose page was dropped; nothing reads it
@@ -59,7 +61,8 @@ class PagedKVCache:
             A list gives each layer its own.
 
     Raises:
-        ValueError: a size that is not positive, a page_size that is no multiple of 16, an unknown format.
+        TypeError, ValueError: a size that is no positive int, a page_size that is no multiple of 16, a head_dim past 256, an
+            unknown format, a dtype that attention does not take.
     """
 
     def __init__(
@@ -74,7 +77,11 @@ class PagedKVCache:
         dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str | None = None,
     ):
-        for name, value in dict(layers=layers, heads_kv=heads_kv, head_dim=head_dim, num_pages=num_pages).items():
+        sizes = dict(layers=layers, heads_kv=heads_kv, head_dim=head_dim, num_pages=num_pages)
+        for name, value in (sizes | dict(page_size=page_size)).items():
+            if not isinstance(value, int):
+                raise TypeError(f"{name} is a {type(value).__name__}: must be an int")
+        for name, value in sizes.items():
             if value < 1:
                 raise ValueError(f"{name} {value}: must be at least 1")
         if page_size < 1 or page_size % PAGE_SIZE_STEP:
@@ -82,6 +89,13 @@ class PagedKVCache:
         formats = [format] * layers if isinstance(format, str) else list(format)
         if len(formats) != layers:
             raise ValueError(f"format lists {len(formats)} layers: must list {layers}")
+        for name in formats:
+            if name != "native" and name not in CODE_DTYPES:
+                raise ValueError(f"format {name!r}: must be one of native, {', '.join(CODE_DTYPES)}")
+        if head_dim > checks.MAX_HEAD_DIM:
+            raise ValueError(f"head_dim {head_dim}: must be at most {checks.MAX_HEAD_DIM}")
+        if dtype not in checks.DTYPES:
+            raise TypeError(f"dtype {dtype}: must be float16, bfloat16 or float32")
         self.page_size, self.num_pages, self.heads_kv, self.head_dim = page_size, num_pages, heads_kv, head_dim
         self.device = torch.device(device or "cpu")
         self.layers = [Pages(num_pages, page_size, heads_kv, head_dim, f, dtype, self.device) for f in formats]
@@ -157,6 +171,8 @@ class PagedKVCache:
             KeyError: no such sequence.
             ValueError: a sequence listed twice, or new is negative.
         """
+        if not isinstance(new, int):
+            raise TypeError(f"new is a {type(new).__name__}: must be an int")
         if new < 0:
             raise ValueError(f"new {new}: must not be negative")
         if len(set(sequences)) != len(sequences):
@@ -187,13 +203,12 @@ class PagedKVCache:
         """Fill the last k.shape[1] tokens of each sequence in one layer: k, v (len(sequences), new, heads_kv, head_dim).
 
         Raises:
-            KeyError: no such sequence.
+            KeyError, IndexError: no such sequence or layer.
             TypeError, ValueError: a wrong shape, dtype or device, more tokens than a sequence holds, or a token in a page
                 that was dropped or that another sequence shares (``extend`` makes room that is a sequence's own).
         """
         new = self._check_new(k, v, (len(sequences), None, self.heads_kv, self.head_dim))
-        if not 0 <= layer < len(self.layers):
-            raise ValueError(f"layer {layer}: must be from 0 to {len(self.layers) - 1}")
+        pages = self._layer(layer)
         for sequence in sequences:
             held = self._lengths[sequence]
             if new > held:
@@ -203,7 +218,7 @@ class PagedKVCache:
                     state = "dropped" if page == HOLE else "shared"
                     raise ValueError(f"k has {new} tokens: a page of sequence {sequence} that they lie in is {state}")
         places = [self._place(s, self._lengths[s] - new + t) for s in sequences for t in range(new)]
-        self.layers[layer].write(*self._index(places), k.flatten(0, 1), v.flatten(0, 1))
+        pages.write(*self._index(places), k.flatten(0, 1), v.flatten(0, 1))
 
     # Reading.
 
@@ -213,7 +228,7 @@ class PagedKVCache:
         Where pages were dropped (drop_front) also cache_leftpad, so that no query reads what lies in their place.
         """
         block_table, cache_seqlens = self.tables(sequences)
-        given = dict(**self.layers[layer].arguments(), block_table=block_table, cache_seqlens=cache_seqlens)
+        given = dict(**self._layer(layer).arguments(), block_table=block_table, cache_seqlens=cache_seqlens)
         dropped = [self.dropped(sequence) for sequence in sequences]
         if any(dropped):
             given["cache_leftpad"] = torch.tensor(dropped, dtype=torch.int32).to(self.device)
@@ -237,7 +252,7 @@ class PagedKVCache:
         """
         if HOLE in self._pages[sequence]:
             raise ValueError(f"sequence {sequence} has dropped pages: it can be attended to with a window, not read whole")
-        return self.layers[layer].read(*self._index([self._place(sequence, t) for t in range(self._lengths[sequence])]))
+        return self._layer(layer).read(*self._index([self._place(sequence, t) for t in range(self._lengths[sequence])]))
 
     def utilisation(self) -> Utilisation:
         """How full the pool is."""
@@ -332,6 +347,11 @@ class PagedKVCache:
         return len(moved)
 
     # Pages.
+
+    def _layer(self, layer: int) -> Pages:
+        if not 0 <= layer < len(self.layers):
+            raise IndexError(f"layer {layer}: must be from 0 to {len(self.layers) - 1}")
+        return self.layers[layer]
 
     def _check_new(self, k: torch.Tensor, v: torch.Tensor, shape: tuple[int | None, ...]) -> int:
         """Raise unless k and v are floating tensors of that shape on the pool's device; the size that None stands for."""

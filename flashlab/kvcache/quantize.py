@@ -67,12 +67,21 @@ def quantize(
         codes of the format's dtype, (rows, tokens, heads, head_dim) or head_dim / 2 for int4, and scale float32.
 
     Raises:
-        ValueError: an unknown format or per, or a head_dim the format cannot hold.
+        TypeError, ValueError: an x or scale of the wrong shape or dtype, an unknown format or per, or a head_dim the format
+            cannot hold.
     """
+    checks.tensor("x", x, 4)
+    if not x.is_floating_point():
+        raise TypeError(f"x has dtype {x.dtype}: must be a floating dtype")
     _check_format(format, x.shape[-1])
+    _check_per(per)
+    if scale is not None and tuple(scale.shape) not in (tuple(x.shape[:3]), (x.shape[2],)):
+        raise ValueError(f"scale has shape {tuple(scale.shape)}: must be {tuple(x.shape[:3])} or {(x.shape[2],)}")
     x = x.to(SCALE_DTYPE)
+    if scale is None and x.numel() == 0:
+        scale = _head_major(x.new_ones(x.shape[:3])) if per == "token" else x.new_ones(x.shape[2])
     if scale is None:
-        amax = x.abs().amax(-1 if _check_per(per) == "token" else (0, 1, 3))
+        amax = x.abs().amax(-1 if per == "token" else (0, 1, 3))
         scale = amax / LARGEST_CODE[format]
         scale = torch.where(scale > 0, scale, 1.0)  # all zero, or too small to hold: any scale does
         if per == "token":
@@ -150,8 +159,9 @@ def write(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor, rows: tor
     x, format = new.reshape(1, -1, *new.shape[-2:]), format_of(cache)
     codes, scales = quantize(x, format, scale=scale if per_head else None)
     if not per_head and scale.dtype is not SCALE_DTYPE:  # codes for the scales as they will be stored
-        scales = scales.to(SCALE_DTYPE).clamp(max=torch.finfo(scale.dtype).max).to(scale.dtype).to(SCALE_DTYPE)
-        codes, scales = quantize(x, format, scale=torch.where(scales > 0, scales, 1.0))
+        limits = torch.finfo(scale.dtype)
+        scales = scales.clamp(limits.smallest_normal * limits.eps, limits.max).to(scale.dtype).to(SCALE_DTYPE)
+        codes, scales = quantize(x, format, scale=scales)
     rows, slots = rows.flatten(), slots.flatten()
     cache.view(torch.uint8)[rows, slots] = codes.view(torch.uint8)[0]
     if not per_head:

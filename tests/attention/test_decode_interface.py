@@ -67,6 +67,21 @@ zeros = lambda *shape, dtype=torch.float32: torch.zeros(*shape, dtype=dtype, dev
         (dict(k_scale=zeros(2), v_scale=zeros(2)), ValueError, "k_scale: a torch.float32 cache"),
         (dict(block_table=index([[0], [1]]), k_cache=zeros(2, 24, 2, 16), v_cache=zeros(2, 24, 2, 16)), ValueError, "24 tokens"),
         (dict(block_table=index([[0], [1]]), cache_batch_idx=index([0, 1])), ValueError, "cache_batch_idx: block_table"),
+        (dict(q=[1.0]), TypeError, "q is a list"),
+        (dict(v_cache=None), TypeError, "v_cache is a NoneType"),
+        (dict(cache_seqlens=[1, 2]), TypeError, "cache_seqlens is a list: must be a tensor or an int"),
+        (dict(cache_seqlens=1.0), TypeError, "cache_seqlens is a float"),
+        (dict(cache_leftpad=0), TypeError, "cache_leftpad is a int"),
+        (dict(alibi_slopes=[0.1]), TypeError, "alibi_slopes is a list"),
+        (dict(window_size=4), ValueError, "window_size 4"),
+        (dict(window_size=None), ValueError, "window_size None"),
+        (dict(window_size=(1.5, 0)), TypeError, r"window_size \(1.5, 0\)"),
+        (dict(causal="no"), TypeError, "causal is a str"),
+        (dict(softcap=None), TypeError, "softcap is a NoneType"),
+        (dict(softmax_scale=zeros(1)), TypeError, "softmax_scale is a Tensor"),
+        (dict(num_splits=2.5), TypeError, "num_splits is a float"),
+        (dict(k=zeros(2, 2, 16), v=zeros(2, 2, 16)), ValueError, "k has shape"),
+        (dict(k=[0], v=[0]), TypeError, "k is a list"),
     ],
 )
 def test_bad_arguments_are_named_before_any_launch(change, error, message):
@@ -117,13 +132,68 @@ def test_a_page_table_may_hold_anything_where_it_is_not_read():
     assert torch.isfinite(flash_attn_with_kvcache(**given)).all()
 
 
-@pytest.mark.parametrize("change", [dict(num_splits=500), dict(alibi_slopes=zeros(3)), dict(cache_leftpad=index([0]))])
-def test_a_refused_call_appends_nothing(change):
+@pytest.mark.parametrize("operator", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(num_splits=500), dict(alibi_slopes=zeros(3)), dict(cache_leftpad=index([0])), dict(cache_leftpad=index([33, 0])),
+        dict(softcap=-1.0), dict(v=zeros(2, 3, 2, 16)), dict(cache_seqlens=index([-1, -1])), dict(cache_seqlens=index([-1, 5])),
+        dict(cache_seqlens=index([31, 5])), dict(cache_seqlens=index([2**31 - 1, 5])), dict(cache_batch_idx=index([-1, 0])),
+        dict(rotary_cos=zeros(17, 4), rotary_sin=zeros(17, 4)),
+    ],
+)  # fmt: skip
+def test_a_refused_call_appends_nothing(change, operator):
+    given = arguments() | dict(k=zeros(2, 2, 2, 16), v=zeros(2, 2, 2, 16))
+    if operator:  # a parameter goes through the dispatcher
+        given["q"] = torch.nn.Parameter(given["q"])
+    before = [given[name].clone() for name in ("k_cache", "v_cache")]
+    checking = flashlab.set_checks(True)
+    try:
+        with pytest.raises(ValueError):
+            flash_attn_with_kvcache(**given | change)
+    finally:
+        flashlab.set_checks(checking)
+    assert torch.equal(given["k_cache"], before[0]) and torch.equal(given["v_cache"], before[1])
+
+
+def test_rows_that_share_memory_are_not_appended_to():
     given = arguments() | dict(k=zeros(2, 1, 2, 16), v=zeros(2, 1, 2, 16))
-    before = given["k_cache"].clone()
-    with pytest.raises(ValueError):
-        flash_attn_with_kvcache(**given | change)
-    assert torch.equal(given["k_cache"], before)
+    given["v_cache"] = given["v_cache"][:1].expand(2, -1, -1, -1)
+    with pytest.raises(ValueError, match="v_cache has strides"):
+        flash_attn_with_kvcache(**given)
+
+
+def test_rotary_tables_need_only_the_positions_that_turn():
+    given = arguments(seqlen_q=3) | dict(k=zeros(2, 1, 2, 16), v=zeros(2, 1, 2, 16))
+    flash_attn_with_kvcache(**given, rotary_cos=zeros(17, 4), rotary_sin=zeros(17, 4))
+    checking = flashlab.set_checks(True)
+    try:
+        with pytest.raises(ValueError, match="rotary_cos has 18 positions: this call needs 19"):
+            flash_attn_with_kvcache(**given, rotary_cos=zeros(18, 4), rotary_sin=zeros(18, 4), causal=True)
+    finally:
+        flashlab.set_checks(checking)
+
+
+def test_a_quantised_cache_at_an_odd_byte_is_named():
+    codes = torch.zeros(2 * 32 * 2 * 16 + 1, dtype=torch.int8, device=DEVICE)[1:].view(2, 32, 2, 16)
+    with pytest.raises(ValueError, match="k_cache begins at byte 1"):
+        flash_attn_with_kvcache(**arguments() | dict(k_cache=codes, v_cache=codes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_that_require_grad_and_inference_mode_change_nothing(dtype):
+    given = arguments(dtype=dtype)
+    given |= dict(k=given["q"][:, :, :2].clone(), v=given["q"][:, :, 2:].clone())
+    caches = lambda: dict(k_cache=given["k_cache"].clone(), v_cache=given["v_cache"].clone())
+    first = caches()
+    expected = flash_attn_with_kvcache(**given | first)
+    for mode in ("grad", "inference"):
+        with torch.inference_mode(mode == "inference"):
+            again = caches()
+            if mode == "grad":
+                again = {name: cache.requires_grad_() for name, cache in again.items()}
+            out = flash_attn_with_kvcache(**given | again)
+            assert torch.equal(out, expected) and torch.equal(again["v_cache"].detach(), first["v_cache"])
 
 
 @pytest.mark.parametrize("quantised", [False, True])

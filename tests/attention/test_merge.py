@@ -92,6 +92,23 @@ def test_far_apart_lses_do_not_overflow():
     torch.testing.assert_close(lse, lses[0], rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("size", [1e30, 3e38])
+def test_lses_as_large_as_float32_holds(count, size):
+    outs, _ = partials(count)
+    signs = torch.tensor([1.0, -1.0, -1.0], device=DEVICE)[:count]
+    for sign in (1, -1):
+        lses = (sign * size * signs)[:, None, None, None].expand(count, 2, 4, 3)
+        out, lse = merge_attn_states(outs, lses)
+        pair = merge_attn_states(outs[0], lses[0], outs[1], lses[1])
+        assert torch.isfinite(out).all() and (lse == size).all() and (pair[1] == size).all()
+        if sign == 1:
+            assert torch.equal(out, outs[0]) and torch.equal(pair[0], outs[0])
+        else:
+            torch.testing.assert_close(out, outs[1:].mean(0))
+            assert torch.equal(pair[0], outs[1])
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(1, 40), st.integers(0, 99))
 def test_any_shape_and_strides(batch, seqlen, heads, head_dim, seed):

@@ -136,3 +136,41 @@ def test_a_shared_prefix_survives_its_sharer_evicting():
 def test_bad_arguments_are_named(make):
     with pytest.raises(ValueError, match="window|sinks|budget"):
         make()
+
+
+@pytest.mark.parametrize("seqlen_q", [1, 3])
+def test_a_window_that_slides_again_loses_a_share_of_what_was_held(seqlen_q):
+    pool, sequence, _, k, v = filled(100)
+    q = torch.randn(LAYERS, seqlen_q, HEADS_Q, DIM, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    first = SlidingWindow(50).evict(pool, sequence, q)
+    check_loss(first, q, k, range(50, 100))
+    for layer in pool.layers:  # whoever gets the pages next may write anything
+        layer.k[pool._free], layer.v[pool._free] = float("nan"), float("nan")
+    second = SlidingWindow(20).evict(pool, sequence, q)
+    assert (second.tokens_before, second.tokens_after, second.pages_freed) == (100 - 48, 20, 2)
+    check_loss(second, q, k[:, 48:], range(32, 52))
+
+
+@pytest.mark.parametrize("policy", [SlidingWindow(4), AttentionSinks(1, 4), HeavyHitters(2, 4)])
+def test_nothing_is_lost_of_nothing(policy):
+    pool, *_ = filled(10)
+    result = policy.evict(pool, pool.allocate(), torch.randn(LAYERS, 2, HEADS_Q, DIM, device=DEVICE))
+    assert result[:4] == (0, 0, 0, 0) and (result.mass_lost == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, HEADS_Q, DIM), (LAYERS, 1, 3, DIM), (LAYERS, 41, HEADS_Q, DIM), (LAYERS, 1, HEADS_Q, 8)])
+def test_queries_that_do_not_fit_are_named(shape):
+    pool, sequence, *_ = filled(40)
+    with pytest.raises(ValueError, match="q has"):
+        HeavyHitters(2, 4).observe(pool, sequence, torch.randn(shape, device=DEVICE))
+
+
+def test_a_tally_of_tokens_that_are_gone_is_not_used():
+    pool, sequence, q, *_ = filled(40)
+    policy = HeavyHitters(2, 4)
+    policy.observe(pool, sequence, q)
+    pool.keep(sequence, range(10))
+    with pytest.raises(ValueError, match="holds 10 tokens, fewer than the 40 observed"):
+        policy.evict(pool, sequence)
+    policy.forget(sequence)
+    assert policy.evict(pool, sequence).tokens_after == 6

@@ -194,3 +194,62 @@ def test_bad_arguments_are_named():
         pool.keep(sequences[0], [3])
     with pytest.raises(KeyError):
         pool.free(99)
+    with pytest.raises(ValueError, match="format 'fp4': must be one of native"):
+        PagedKVCache(1, 1, 8, num_pages=1, format="fp4")
+    with pytest.raises(TypeError, match="layers is a float"):
+        PagedKVCache(1.5, 1, 8, num_pages=1)
+    with pytest.raises(TypeError, match="dtype torch.int32"):
+        PagedKVCache(1, 1, 8, num_pages=1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="head_dim 300"):
+        PagedKVCache(1, 1, 300, num_pages=1)
+    with pytest.raises(IndexError, match="layer 1"):
+        pool.read(1, sequences[0])
+
+
+@pytest.mark.parametrize(
+    "refused, message",
+    [
+        (lambda pool, a, new: pool.append([99], new(3), new(3)), "sequence 99"),
+        (lambda pool, a, new: pool.append([a], new(3)[0], new(3)[0]), "k has shape"),
+        (lambda pool, a, new: pool.append([a], new(3), new(2)), "v has shape"),
+        (lambda pool, a, new: pool.append([a], new(3).int(), new(3).int()), "k is torch.int32"),
+        (lambda pool, a, new: pool.append([a], new(3), new(3).to("meta")), "v is on meta"),
+        (lambda pool, a, new: pool.extend([a], -1), "new -1"),
+        (lambda pool, a, new: pool.extend([a], 1.5), "new is a float"),
+        (lambda pool, a, new: pool.write(0, [a], new(60)[0], new(60)[0]), "sequence 1 holds 20"),
+        (lambda pool, a, new: pool.write(0, [a], new(1)[0], new(1)[0]), "shared"),
+        (lambda pool, a, new: pool.write(-1, [a], new(1)[0], new(1)[0]), "layer -1"),
+        (lambda pool, a, new: pool.drop_front(a, -1), "tokens -1"),
+        (lambda pool, a, new: pool.drop_front(99, 1), "sequence 99"),
+        (lambda pool, a, new: pool.fork(99), "sequence 99"),
+        (lambda pool, a, new: pool.arguments(0, [99]), "sequence 99"),
+    ],
+)
+def test_a_refused_call_changes_nothing(refused, message):
+    pool, (a,) = filled([20])
+    pool.fork(a)
+    shape = (len(pool.layers), 1, 0, pool.heads_kv, pool.head_dim)
+    new = lambda tokens: torch.ones(*shape[:2], tokens, *shape[3:], device=DEVICE)
+    before = pool.utilisation(), pool.pages(a), [layer.k.clone() for layer in pool.layers]
+    with pytest.raises((KeyError, IndexError, TypeError, ValueError), match=message):
+        refused(pool, a, new)
+    assert (pool.utilisation(), pool.pages(a)) == before[:2]
+    assert all(torch.equal(layer.k, k) for layer, k in zip(pool.layers, before[2], strict=True))
+
+
+def test_a_dropped_page_is_not_written_and_no_query_reads_in_its_place():
+    pool, (a,) = filled([48])
+    q = torch.randn(1, 5, 2, 16, device=DEVICE)
+    k, v = pool.read(0, a)
+    pool.drop_front(a, 48)
+    with pytest.raises(ValueError, match="dropped"):
+        pool.write(0, [a], k[None, :1], v[None, :1])
+    pool, (a,) = filled([48])
+    k, v = pool.read(0, a)
+    pool.drop_front(a, 20)
+    for layer in pool.layers:
+        layer.k[pool._free], layer.v[pool._free] = float("nan"), float("nan")
+    for options in (dict(), dict(causal=True), dict(window_size=(30, 0))):  # none hides the hole by itself
+        out = flash_attn_with_kvcache(q, **pool.arguments(0, [a]), **options)
+        ref, _ = attention(q.cpu(), k[None, 16:].cpu(), v[None, 16:].cpu(), **options)
+        torch.testing.assert_close(out.cpu().double(), ref.double(), rtol=1e-4, atol=1e-5)

@@ -104,3 +104,50 @@ def test_bad_arguments_are_named():
         qz.quantize(x, "int8", per="page")
     with pytest.raises(ValueError, match="codes have dtype"):
         qz.format_of(x)
+    with pytest.raises(TypeError, match="x is a list"):
+        qz.quantize([1.0], "int8")
+    with pytest.raises(ValueError, match="x has shape"):
+        qz.quantize(x[0], "int8")
+    with pytest.raises(ValueError, match=r"scale has shape \(2,\)"):
+        qz.quantize(x, "int8", scale=torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(cache_seqlens=[-1, 0]), "cache_seqlens from -1"), (dict(cache_seqlens=[14, 0]), "cache_seqlens from 0 to 14, 3 new"),
+        (dict(block_table=[[0], [2]]), r"block_table\[1, 0\] is 2"), (dict(cache_batch_idx=[0, 2]), "cache_batch_idx"),
+        (dict(cache_batch_idx=[0, -1]), "cache_batch_idx"), (dict(v=torch.zeros(2, 2, 2, 8)), "v has shape"),
+        (dict(v=torch.zeros(2, 3, 2, 8, dtype=torch.int32)), "v is torch.int32"), (dict(v_scale=torch.ones(3)), "v_scale has shape"),
+        (dict(v_scale=None), "v_scale"), (dict(cache_seqlens=[0]), "cache_seqlens has shape"), (dict(k=None), "k is a NoneType"),
+    ],
+)  # fmt: skip
+def test_a_refused_append_changes_nothing(change, message):
+    (kc, ks), (vc, vs) = (qz.new_cache(2, 16, 2, 8, "int8") for _ in range(2))
+    k = torch.randn(2, 3, 2, 8)
+    given = dict(k=k, v=k, k_cache=kc, v_cache=vc, k_scale=ks, v_scale=vs, cache_seqlens=torch.zeros(2, dtype=torch.int32)) | {
+        name: torch.tensor(value, dtype=torch.int32) if isinstance(value, list) else value for name, value in change.items()
+    }
+    with pytest.raises((TypeError, ValueError), match=message):
+        qz.append(**given)
+    assert not kc.any() and not vc.any() and (ks == 1).all() and (vs == 1).all()
+
+
+@pytest.mark.parametrize("format", ["fp8", "int8", "int4"])
+@pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4])
+def test_appended_codes_fit_the_scales_as_stored(format, scale_dtype, size):
+    (kc, ks), (vc, vs) = (qz.new_cache(1, 16, 2, 32, format) for _ in range(2))
+    ks, vs = ks.to(scale_dtype), vs.to(scale_dtype)
+    k = torch.randn(1, 16, 2, 32, generator=torch.Generator().manual_seed(0)) * size
+    qz.append(k, k, kc, vc, ks, vs, torch.zeros(1, dtype=torch.int32))
+    error = (qz.dequantize(kc, ks.float()) - k).abs().amax(-1)
+    step = torch.finfo(scale_dtype).eps + torch.finfo(scale_dtype).smallest_normal * torch.finfo(scale_dtype).eps / ks.float()
+    assert (error <= k.abs().amax(-1) * (1 / qz.HALF_STEPS[format] * (1 + step))).all()
+
+
+@pytest.mark.parametrize("per", ["token", "head"])
+@pytest.mark.parametrize("format", ["fp8", "int8", "int4"])
+def test_no_tokens_are_no_codes(format, per):
+    codes, scale = qz.quantize(torch.zeros(1, 0, 2, 8), format, per=per)
+    assert codes.shape == (1, 0, 2, 4 if format == "int4" else 8) and scale.shape == ((1, 0, 2) if per == "token" else (2,))
