@@ -56,7 +56,7 @@ def flash_attn_with_kvcache(
             head_dim a multiple of 4 (flashlab.kvcache.quantize makes them).
         k, v: (batch, seqlen_new, heads_kv, head_dim) of the cache's dtype. Not for quantised caches.
         rotary_cos, rotary_sin: (positions, rotary_dim / 2). Rotate k at positions cache_seqlens, cache_seqlens + 1, ...;
-            and q there too if causal or windowed, else every query at cache_seqlens. Need k.
+            and q there too if causal or windowed, else every query at cache_seqlens. Need k, and a row for each of these.
         cache_seqlens: how many keys each row holds: int32 (batch,), 0 allowed, or one int for all. Default: all of it.
             On the GPU it is never copied back; on the host it gives the split rule the real lengths.
         cache_batch_idx: int32 (batch,), the cache's row of each batch row. Not with block_table.
@@ -80,7 +80,8 @@ def flash_attn_with_kvcache(
 
     Raises:
         TypeError, ValueError: an argument of the wrong kind, shape, dtype or device, named; also, where their values lie on
-            the host or after set_checks(True), lengths, rows and pages outside the cache.
+            the host or after set_checks(True), lengths, rows and pages outside the cache, or positions outside the rotary
+            tables. A call that raises has changed no cache.
         ImportError: Triton is not installed.
     """
     length = -1
