@@ -127,6 +127,57 @@ def all_in_base_e(qk, v, scale, block_n):
     return _walk(qk, v, block_n, step, lambda m, l: m + torch.log(l))
 
 
+def exp_of_log2_units(qk, v, scale, block_n):
+    unit = scale * LOG2E
+
+    def step(b_qk, m):
+        m_new = torch.maximum(m, b_qk.amax(dim=1) * unit)
+        return m_new, torch.exp(m - m_new), torch.exp(b_qk * unit - m_new[:, None])
+
+    return _walk(qk, v, block_n, step, _natural)
+
+
+def raw_maximum(qk, v, scale, block_n):
+    return _walk(qk, v, block_n, _folded(scale * LOG2E, scale_of_maximum=1.0), _natural)
+
+
+def _step(unit, maximum=None, alpha=None, exponent=None):
+    """The right step, but for what is given."""
+
+    def step(b_qk, m):
+        m_new = maximum(m, b_qk * unit) if maximum else torch.maximum(m, b_qk.amax(dim=1) * unit)
+        s = exponent(b_qk, m_new) if exponent else b_qk * unit - m_new[:, None]
+        return m_new, (alpha(m, m_new) if alpha else torch.exp2(m - m_new)), torch.exp2(s)
+
+    return step
+
+
+def maximum_of_the_tile_alone(qk, v, scale, block_n):
+    return _walk(qk, v, block_n, _step(scale * LOG2E, maximum=lambda m, s: s.amax(dim=1)), _natural)
+
+
+def maximum_over_all_rows(qk, v, scale, block_n):
+    return _walk(qk, v, block_n, _step(scale * LOG2E, maximum=lambda m, s: torch.maximum(m, s.amax())), _natural)
+
+
+def rescale_upside_down(qk, v, scale, block_n):
+    return _walk(qk, v, block_n, _step(scale * LOG2E, alpha=lambda m, m_new: torch.exp2(m_new - m)), _natural)
+
+
+def rescale_scaled_again(qk, v, scale, block_n):
+    unit = scale * LOG2E
+    return _walk(qk, v, block_n, _step(unit, alpha=lambda m, m_new: torch.exp2((m - m_new) * unit)), _natural)
+
+
+def maximum_scaled_again(qk, v, scale, block_n):
+    unit = scale * LOG2E
+    return _walk(qk, v, block_n, _step(unit, exponent=lambda b_qk, m_new: (b_qk - m_new[:, None]) * unit), _natural)
+
+
+def lse_other_half_converted(qk, v, scale, block_n):
+    return _walk(qk, v, block_n, _folded(scale * LOG2E), lambda m, l: m * math.log(2) + torch.log2(l))
+
+
 class Exponentials(TorchFunctionMode):
     """``with Exponentials() as used:`` notes by name which exponentials and logarithms a function calls."""
 
@@ -229,6 +280,49 @@ EXERCISE = Exercise(
             rescale_in_base_e,
             "The rescale is exp of a difference in log2 units: earlier tiles are shrunk too much.",
             "m and m_new are in log2 units. Which function undoes a log2?",
+        ),
+        Mistake(
+            exp_of_log2_units,
+            "The scores are in log2 units, and exp was taken of them: that is 1.44 times the scale.",
+            "unit contains log2(e). Which function goes with it?",
+        ),
+        Mistake(
+            raw_maximum,
+            "m is the largest raw product q . k, and is subtracted from unit * (q . k). For small scores the answer is right "
+            "all the same, because any anchor cancels; for large ones every weight is 0 in float, and so is l.",
+            "Which factor do the scores have that m does not?",
+        ),
+        Mistake(
+            maximum_of_the_tile_alone,
+            "The running maximum is lost: m_new is the maximum of this tile alone, or m, which is in log2 units, was "
+            "multiplied by unit again. For small scores any anchor cancels; for large ones an exp2 overflows.",
+            "Is m_new at least m in every tile, and at least unit * qk?",
+        ),
+        Mistake(
+            maximum_over_all_rows,
+            "One maximum for all rows. For small scores any anchor cancels; for large ones a row far below the largest has "
+            "only weights of 0, and l = 0.",
+            "amax without dim gives one number. How many rows are there?",
+        ),
+        Mistake(
+            rescale_upside_down,
+            "alpha is exp2(m_new - m), the inverse of what it should be. In the first tile m is -inf, so it is infinite.",
+            "m grows. Do the earlier weights become smaller or larger, measured against the new m?",
+        ),
+        Mistake(
+            rescale_scaled_again,
+            "alpha has unit in it once more. m and m_new are in log2 units already.",
+            "In which units is m - m_new?",
+        ),
+        Mistake(
+            maximum_scaled_again,
+            "p is exp2((qk - m_new) * unit): that multiplies m_new by unit too, and it was in log2 units already.",
+            "Which of qk and m_new is raw?",
+        ),
+        Mistake(
+            lse_other_half_converted,
+            "Only m was converted. log2(l) is in log2 units as well.",
+            "Which of the two terms of m + log2(l) is natural already?",
         ),
         Mistake(
             lse_left_in_base_two,

@@ -267,6 +267,30 @@ def last_key_tile_dropped(q, k, v, causal):
     return _right(q, k, v, causal) if causal else _right(q, k[:, :whole], v[:, :whole], False)
 
 
+def only_whole_tiles_if_causal(q, k, v, causal):
+    if not causal:
+        return _right(q, k, v, causal)
+    i, j, offset = _positions(q, k)
+    return _attend(q, *_repeated(q, k, v), j < (i // 16 * 16 + offset + 1).clamp(min=0) // 16 * 16)
+
+
+def whole_tiles_twice(q, k, v, causal):
+    i, j, offset = _positions(q, k)
+    full = ((i // 16 * 16 + offset + 1).clamp(min=0) if causal else torch.full_like(i, k.shape[1])) // 16 * 16
+    seen = _seen(q, k, causal)
+    q, k, v = (x.transpose(1, 2) for x in (q, *_repeated(q, k, v)))
+    s = q @ k.mT * q.shape[3] ** -0.5 + torch.where(j < full, math.log(2), 0.0)
+    s = s.masked_fill(~seen, -math.inf)
+    return (torch.softmax(s, dim=-1).nan_to_num(0.0) @ v).transpose(1, 2).contiguous(), torch.logsumexp(s, dim=-1)
+
+
+def lse_without_the_batch(q, k, v, causal):
+    o, lse = _right(q, k, v, causal)
+    stored = torch.full_like(lse, math.nan)
+    stored[0] = lse[-1]
+    return o, stored
+
+
 def log2e_forgotten(q, k, v, causal):
     return _right(q, k, v, causal, base=2)
 
@@ -470,7 +494,7 @@ def _causal():
 
 
 def _behind_a_cache():
-    return [_case(60, 1, 20, 50, 1, 1, True), _case(64, 1, 1, 33, 1, 1, True)]
+    return [_case(66, 1, 20, 30, 1, 1, True), _case(60, 1, 20, 50, 1, 1, True), _case(64, 1, 1, 33, 1, 1, True)]
 
 
 def _rows_without_keys():
@@ -545,7 +569,8 @@ EXERCISE = Exercise(
         ),
         Mistake(
             token_stride_of_q,
-            "The base pointers of K and V are right, and the way from token to token is q's stride_qt.",
+            "The base pointers of K and V are right, but the way from token to token is another tensor's: V, or both, were "
+            "walked with stride_qt or stride_kt.",
             "cols[:, None] times which stride?",
         ),
         Mistake(
@@ -578,6 +603,11 @@ EXERCISE = Exercise(
             "This is the causal mask aligned at the top left: query i sees keys 0 .. i. Behind a cache the newest tokens "
             "would see its beginning only.",
             "Where in your bounds and your mask does seqlen_k - seqlen_q stand?",
+        ),
+        Mistake(
+            only_whole_tiles_if_causal,
+            "With a causal mask only the whole tiles were visited: the keys around the diagonal are missing.",
+            "From where to where does your second loop run when CAUSAL is on?",
         ),
         Mistake(
             only_the_mask_top_left,
@@ -618,6 +648,11 @@ EXERCISE = Exercise(
             "Where does your second loop end when CAUSAL is off?",
         ),
         Mistake(
+            whole_tiles_twice,
+            "The whole tiles were visited by both loops: their keys count twice.",
+            "Where does your second loop begin?",
+        ),
+        Mistake(
             log2e_forgotten,
             "This is softmax in base 2: exp2 without log2(e) in the scale.",
             "exp(x) = exp2(x * ?)",
@@ -636,6 +671,11 @@ EXERCISE = Exercise(
             lse_in_base_two,
             "o is right, and lse is in log2 units.",
             "Which factor leads from log2 to ln?",
+        ),
+        Mistake(
+            lse_without_the_batch,
+            "o is right, and the lse of every sequence is stored in the place of the first one.",
+            "lse is (batch, heads_q, seqlen_q), contiguous. How far is it from one sequence to the next?",
         ),
         Mistake(
             lse_without_the_maximum,

@@ -48,6 +48,10 @@ def _heads(heads_q, heads_kv):
     return [Case(f"{label} {head}", (head, heads_q, heads_kv)) for head in range(heads_q)]
 
 
+def the_group(head, heads_q, heads_kv):
+    return heads_q // heads_kv
+
+
 EXERCISE = Exercise(
     id="05.kv_head",
     title="The kv head of a query head",
@@ -94,6 +98,11 @@ EXERCISE = Exercise(
             a_shift,
             "A shift divides by a power of two. A group may have 3 heads, or 7.",
             "24 query heads, 8 kv heads: what is the size of a group, and what do you divide by?",
+        ),
+        Mistake(
+            the_group,
+            "This is the size of a group. The head's number has no part in it.",
+            "How many whole groups lie before head 5, if a group has 3?",
         ),
         Mistake(
             a_float,

@@ -68,6 +68,21 @@ def own_key_forgotten(tile, block_m, block_n, seqlen_q, seqlen_k, causal):
     return _bounds(tile, block_m, block_n, seqlen_q, seqlen_k, causal, own=0)
 
 
+def full_one_key_short(tile, block_m, block_n, seqlen_q, seqlen_k, causal):
+    full, stop = solution(tile, block_m, block_n, seqlen_q, seqlen_k, causal)
+    return (max(0, tile * block_m + seqlen_k - seqlen_q) // block_n * block_n if causal else full), stop
+
+
+def stop_rounded_up(tile, block_m, block_n, seqlen_q, seqlen_k, causal):
+    full, stop = solution(tile, block_m, block_n, seqlen_q, seqlen_k, causal)
+    return full, (-(-stop // block_n) * block_n if causal else stop)
+
+
+def both_stops_rounded_up(tile, block_m, block_n, seqlen_q, seqlen_k, causal):
+    full, stop = solution(tile, block_m, block_n, seqlen_q, seqlen_k, causal)
+    return full, -(-stop // block_n) * block_n
+
+
 def below_zero(tile, block_m, block_n, seqlen_q, seqlen_k, causal):
     return _bounds(tile, block_m, block_n, seqlen_q, seqlen_k, causal, clamp=-(10**9))
 
@@ -108,6 +123,10 @@ def _behind_a_cache():
     return [_case(0, 16, 16, 32, 96), _case(1, 16, 16, 32, 100), _case(0, 16, 32, 1, 100)]
 
 
+def _whole_for_the_first_row():
+    return [_case(0, 16, 16, 1, 64), _case(1, 16, 32, 17, 64)]
+
+
 def _short_tile():
     return [_case(2, 16, 16, 40, 40), _case(1, 16, 16, 20, 50)]
 
@@ -136,6 +155,7 @@ EXERCISE = Exercise(
         SubCheck("causal, square tiles, equal lengths", cases=_square),
         SubCheck("BLOCK_M and BLOCK_N differ", cases=_unequal_tiles),
         SubCheck("queries behind a cache: aligned at the bottom right", cases=_behind_a_cache),
+        SubCheck("the first row sees whole tiles alone", cases=_whole_for_the_first_row),
         SubCheck("the last query tile is short", cases=_short_tile),
         SubCheck("more queries than keys: some tiles see nothing", cases=_more_queries),
     ),
@@ -168,6 +188,24 @@ EXERCISE = Exercise(
             own_key_forgotten,
             "One key too few: a query sees its own position too.",
             "One query, one key: how many keys does it see?",
+        ),
+        Mistake(
+            full_one_key_short,
+            "full is one tile short where the first row sees exactly so many whole tiles: it sees its own key too. The "
+            "answer of the attention would be right, and a whole tile pays for a mask.",
+            "One query behind 63 cached keys, BLOCK_N = 16: how many of the 64 keys does it see?",
+        ),
+        Mistake(
+            stop_rounded_up,
+            "stop is rounded up to a whole tile. range(full, stop, block_n) visits a tile that stop lies inside of all the "
+            "same; stop is the number of keys that the last row sees.",
+            "Which tiles do range(0, 40, 16) and range(0, 48, 16) visit?",
+        ),
+        Mistake(
+            both_stops_rounded_up,
+            "stop is rounded up to a whole tile. range(full, stop, block_n) visits a tile that stop lies inside of all the "
+            "same; stop is the number of keys that the last row sees, never more than seqlen_k.",
+            "Which tiles do range(0, 40, 16) and range(0, 48, 16) visit?",
         ),
         Mistake(
             below_zero,

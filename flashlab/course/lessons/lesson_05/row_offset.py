@@ -40,6 +40,16 @@ def batch_forgotten(x, batch, token, head):
     return token * stride_t + head * stride_h
 
 
+def token_forgotten(x, batch, token, head):
+    stride_b, _, stride_h, _ = x.stride()
+    return batch * stride_b + head * stride_h
+
+
+def head_forgotten(x, batch, token, head):
+    stride_b, stride_t, _, _ = x.stride()
+    return batch * stride_b + token * stride_t
+
+
 def head_dim_for_the_head(x, batch, token, head):
     stride_b, stride_t, _, _ = x.stride()
     return batch * stride_b + token * stride_t + head * x.shape[3]
@@ -106,6 +116,16 @@ EXERCISE = Exercise(
             batch_forgotten,
             "Every batch reads the rows of batch 0.",
             "How far is it from one sequence to the next?",
+        ),
+        Mistake(
+            token_forgotten,
+            "Every token has the row of token 0.",
+            "How far is it from one token to the next?",
+        ),
+        Mistake(
+            head_forgotten,
+            "Every head has the row of head 0.",
+            "How far is it from one head to the next?",
         ),
         Mistake(
             head_dim_for_the_head,
