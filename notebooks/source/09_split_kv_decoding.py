@@ -546,7 +546,7 @@ excerpt(combine, "    m = tl.full([], NEG_INF", "@triton.jit")
 # - `mask=(lse > NEG_INF)[:, None] & ...`: your mask. What nobody wrote is not even read.
 # - `dims` are 32 columns of head_dim only: for 32 heads of 128 that makes 128 programs, so the second launch does not
 #   underfill the GPU in its turn.
-# - It works in base 2: lses times log2 e on the way in, times ln 2 on the way out.
+# - It takes powers of 2: the difference to the maximum times log2 e, and at the end log2 of l times ln 2.
 #
 # The number of splits, last:
 
